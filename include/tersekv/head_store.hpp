@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <memory_resource>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tersekv/config.hpp"
+#include "tersekv/head.hpp"
+#include "tersekv/page_pool.hpp"
+
+namespace tersekv::detail {
+
+/// The memory of a cache: for every (sequence, KV head) a state, a table of pages and the policy's
+/// registers. Heads grow and shrink on their own; pages come from and go back to a pool.
+template <class KeyCodec, class ValueCodec>
+class HeadStore {
+ public:
+  /// `shared` may be null: the store then has a pool of its own on `resource`.
+  HeadStore(Index heads, const PageLayout& layout, Index registers, PagePool* shared,
+            std::pmr::memory_resource* resource)
+      : layout_(layout),
+        registers_per_head_(registers),
+        own_pool_(shared == nullptr ? std::make_unique<PagePool>(resource) : nullptr),
+        pool_(shared == nullptr ? own_pool_.get() : shared),
+        states_(static_cast<std::size_t>(heads), pool_->resource()),
+        tables_(static_cast<std::size_t>(heads), pool_->resource()),
+        registers_(static_cast<std::size_t>(heads * registers), pool_->resource()) {
+    pool_->set_page_bytes(layout.page_bytes);
+  }
+  HeadStore(HeadStore&&) = default;
+  HeadStore& operator=(HeadStore&&) = delete;
+  ~HeadStore() {
+    for (Index h = 0; h < heads(); ++h) {
+      states_[at(h)].length = 0;
+      shrink(h);
+    }
+  }
+
+  Index heads() const { return static_cast<Index>(states_.size()); }
+  const PageLayout& layout() const { return layout_; }
+  PagePool& pool() const { return *pool_; }
+  HeadState& state(Index head) { return states_[at(head)]; }
+  const HeadState& state(Index head) const { return states_[at(head)]; }
+
+  /// Pages for `entries` entries. Throws std::bad_alloc; `shrink` then takes back what was added.
+  void reserve(Index head, Index entries) {
+    auto& table = tables_[at(head)];
+    const auto pages = static_cast<std::size_t>(pages_for(entries));
+    if (table.capacity() < pages) table.reserve(std::max(pages, 2 * table.capacity()));
+    while (table.size() < pages) table.push_back(pool_->take());
+  }
+
+  /// Pages that hold no live entry back to the pool.
+  void shrink(Index head) noexcept {
+    auto& table = tables_[at(head)];
+    const auto pages = static_cast<std::size_t>(pages_for(states_[at(head)].length));
+    while (table.size() > pages) {
+      pool_->give(table.back());
+      table.pop_back();
+    }
+  }
+
+  /// As if nothing had ever been appended; the budget stays.
+  void clear(Index head) noexcept {
+    const Index budget = states_[at(head)].budget;
+    states_[at(head)] = HeadState{};
+    states_[at(head)].budget = budget;
+    std::fill_n(registers_.data() + head * registers_per_head_, registers_per_head_, 0.0f);
+    shrink(head);
+  }
+
+  /// A reference to the head for the policy to work on.
+  Head<KeyCodec, ValueCodec> head(Index head, const Shape& shape, const Scratch& scratch) {
+    return {tables_[at(head)].data(),
+            &layout_,
+            &states_[at(head)],
+            &shape,
+            registers_.data() + head * registers_per_head_,
+            scratch};
+  }
+
+  /// Copies all heads of `from`, a store of the same form, into this empty one.
+  void copy(const HeadStore& from) {
+    for (Index h = 0; h < heads(); ++h) {
+      reserve(h, from.states_[at(h)].length);
+      states_[at(h)] = from.states_[at(h)];
+      for (std::size_t p = 0; p < tables_[at(h)].size(); ++p) {
+        std::memcpy(tables_[at(h)][p], from.tables_[at(h)][p],
+                    static_cast<std::size_t>(layout_.page_bytes));
+      }
+    }
+    registers_ = from.registers_;
+  }
+
+  /// Everything but the workspace.
+  MemoryUsage memory() const {
+    MemoryUsage usage;
+    Index held = 0;
+    for (Index h = 0; h < heads(); ++h) {
+      const Index n = states_[at(h)].length;
+      usage.keys += n * layout_.head_dim * layout_.key_bytes;
+      usage.values += n * layout_.head_dim * layout_.value_bytes;
+      usage.weights += layout_.has_weights ? 4 * n : 0;
+      usage.positions += 4 * n;
+      usage.statistics += 4 * n * layout_.statistics;
+      held += static_cast<Index>(tables_[at(h)].size()) * layout_.page_bytes;
+      usage.bookkeeping += bytes_of(tables_[at(h)]);
+    }
+    usage.slack = held - usage.total() + usage.bookkeeping;
+    usage.bookkeeping += bytes_of(states_) + bytes_of(tables_) + bytes_of(registers_);
+    if (own_pool_ != nullptr) {
+      usage.slack += pool_->idle_pages() * layout_.page_bytes;
+      usage.bookkeeping += pool_->bookkeeping_bytes();
+    }
+    return usage;
+  }
+
+ private:
+  static std::size_t at(Index head) { return static_cast<std::size_t>(head); }
+  Index pages_for(Index entries) const {
+    return (entries + layout_.page_size - 1) >> layout_.shift;
+  }
+  template <class Vector>
+  static Index bytes_of(const Vector& v) {
+    return static_cast<Index>(v.capacity() * sizeof(typename Vector::value_type));
+  }
+
+  PageLayout layout_;
+  Index registers_per_head_;
+  std::unique_ptr<PagePool> own_pool_;  // before the tables: they give their pages back to it
+  PagePool* pool_;
+  std::pmr::vector<HeadState> states_;
+  std::pmr::vector<std::pmr::vector<std::byte*>> tables_;
+  std::pmr::vector<float> registers_;
+};
+
+}  // namespace tersekv::detail

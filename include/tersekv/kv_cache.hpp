@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory_resource>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tersekv/attention.hpp"
+#include "tersekv/checks.hpp"
+#include "tersekv/chunk.hpp"
+#include "tersekv/config.hpp"
+#include "tersekv/executor.hpp"
+#include "tersekv/head_store.hpp"
+#include "tersekv/head_worker.hpp"
+#include "tersekv/policy.hpp"
+#include "tersekv/view.hpp"
+#include "tersekv/workspace.hpp"
+
+namespace tersekv {
+
+/// The compressed KV cache of one attention layer, for a batch of sequences of unequal lengths.
+///
+/// Every (sequence, KV head) has its own entries, in unordered slots of fixed-size pages; the
+/// policy decides which of them stay. `extend` is the one verb most engines need. Beneath it lie
+/// `append`, `attend`, `observe` and `compress`, in that order, for engines with an attention
+/// kernel of their own.
+///
+/// Move-only; `clone` copies. Calls on one cache must not overlap, nor calls on caches that share a
+/// pool. Deterministic: the same bits whatever the executor. A call that throws leaves the cache as
+/// it was: std::invalid_argument for bad arguments, std::length_error beyond 2^31 - 1 tokens,
+/// std::bad_alloc. All calls are synchronous. At its budget a cache allocates nothing.
+template <class PolicyType, Element KeyCodec = float, Element ValueCodec = KeyCodec,
+          class Executor = SerialExecutor>
+class KVCache {
+  static_assert(CachePolicy<PolicyType>,
+                "KVCache: the first template argument must satisfy tersekv::CachePolicy; derive "
+                "from tersekv::PolicyBase");
+
+ public:
+  using HeadType = Head<KeyCodec, ValueCodec>;
+
+  /// With a page pool of its own, on `resource`.
+  explicit KVCache(const CacheConfig& config, PolicyType policy = {}, Executor executor = {},
+                   std::pmr::memory_resource* resource = std::pmr::get_default_resource())
+      : KVCache(config, std::move(policy), nullptr, std::move(executor), resource) {}
+
+  /// With the pages of `pool`, which outlives the cache.
+  KVCache(const CacheConfig& config, PolicyType policy, PagePool& pool, Executor executor = {})
+      : KVCache(config, std::move(policy), &pool, std::move(executor), pool.resource()) {}
+
+  KVCache(KVCache&&) = default;
+  KVCache& operator=(KVCache&&) = delete;
+
+  /// A deep copy, with pages from the same shared pool or a pool of its own. O(bytes()).
+  KVCache clone() const {
+    KVCache copy(config_, policy_, shared_pool_, executor_, store_.pool().resource());
+    copy.store_.copy(store_);
+    Index longest = 0;
+    for (Index h = 0; h < store_.heads(); ++h) longest = std::max(longest, store_.state(h).length);
+    copy.make_scratch(longest);
+    return copy;
+  }
+
+  /// Appends the tokens of each chunk, attends causally to the cache and to the chunk (each token
+  /// included), lets the policy observe, and compresses. Chunks name different sequences and may
+  /// bring any number of tokens, none too. O(tokens * length * head_dim) per query head.
+  template <Element T>
+  void extend(std::span<const Chunk<T>> chunks, ExtendOptions options = {}) {
+    detail::require(options.compress_every >= kNever, "compress_every", "kNever, 0 or more",
+                    options.compress_every);
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      check_chunk(chunks[c]);
+      for (std::size_t b = 0; b < c; ++b) {
+        if (chunks[b].sequence == chunks[c].sequence) {
+          detail::refuse("chunks", "different sequences",
+                         "sequence " + std::to_string(chunks[c].sequence) + " twice");
+        }
+        detail::check_apart(chunks[b], chunks[c]);
+      }
+    }
+    try {
+      for (const Chunk<T>& chunk : chunks) {
+        make_room(chunk.sequence, chunk.k.tokens, options.compress_every);
+      }
+    } catch (...) {
+      for (const Chunk<T>& chunk : chunks) return_pages(chunk.sequence);
+      throw;
+    }
+    const Index heads = config_.num_kv_heads;
+    executor_.run(static_cast<Index>(chunks.size()) * heads, [&](Index task, int worker) {
+      const Chunk<T>& chunk = chunks[static_cast<std::size_t>(task / heads)];
+      worker_of(chunk.sequence, task % heads, worker).extend(chunk, options.compress_every);
+    });
+    for (const Chunk<T>& chunk : chunks) return_pages(chunk.sequence);
+  }
+  template <Element T>
+  void extend(const Chunk<T>& chunk, ExtendOptions options = {}) {
+    extend(std::span<const Chunk<T>>(&chunk, 1), options);
+  }
+  /// Of sequence 0.
+  template <Element T>
+  void extend(std::type_identity_t<TokenView<const T>> q,
+              std::type_identity_t<TokenView<const T>> k,
+              std::type_identity_t<TokenView<const T>> v, TokenView<T> out,
+              ExtendOptions options = {}) {
+    extend(Chunk<T>{.q = q, .k = k, .v = v, .out = out}, options);
+  }
+
+  /// Appends tokens of one sequence, without attention. O(tokens * head_dim) per head.
+  template <class T>
+  void append(Index sequence, TokenView<T> k,
+              std::type_identity_t<TokenView<const std::remove_const_t<T>>> v,
+              ScoreView token_scores = {}) {
+    const TokenView<const std::remove_const_t<T>> keys = k;
+    check_tokens(sequence, keys, v, token_scores);
+    try {
+      make_room(sequence, k.tokens, kNever);
+    } catch (...) {
+      return_pages(sequence);
+      throw;
+    }
+    for_heads(
+        [&](Index h, int worker) { worker_of(sequence, h, worker).append(keys, v, token_scores); });
+  }
+
+  /// Attention of the last `q.tokens` tokens of the sequence, each to the entries up to itself.
+  /// Several tokens must have been appended since the last compression.
+  template <Element T>
+  void attend(Index sequence, std::type_identity_t<TokenView<const T>> q, TokenView<T> out,
+              AttendOutputs outputs = {}) {
+    check_queries(sequence, q);
+    detail::check_extents("out", out, q.tokens, config_.num_q_heads, config_.head_dim);
+    detail::check_output(q, {}, {}, out);
+    if (outputs.rows.data != nullptr) {
+      detail::require_equal("rows", outputs.rows.rows, q.tokens);
+      detail::check_row_strides(outputs.rows, config_.num_kv_heads);
+    }
+    for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).attend(q, out, outputs); });
+  }
+
+  /// Shows the policy the attention of the last `rows.rows` queries, as the engine's kernel
+  /// computed it. Of the rows given, the policy takes the last ones it asks for.
+  void observe(Index sequence,
+               const AttentionRows<const float>& rows) requires(PolicyType::observes !=
+                                                                Observes::logits) {
+    check_rows(sequence, rows.rows);
+    if (rows.data == nullptr && rows.rows > 0) detail::refuse("rows", "attention", "null");
+    if (rows.rows > 0) detail::check_row_strides(rows, config_.num_kv_heads);
+    for (Index h = 0; h < config_.num_kv_heads; ++h) {
+      detail::check_attention(rows, h, length(sequence, h), shape_.group_size);
+    }
+    for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).observe(rows); });
+  }
+
+  /// Shows the policy the last queries of the sequence; the cache works their attention out itself,
+  /// from the keys alone.
+  template <class T>
+  void observe(Index sequence, TokenView<T> last_queries) {
+    const TokenView<const std::remove_const_t<T>> q = last_queries;
+    check_queries(sequence, q);
+    for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).observe(q); });
+  }
+
+  /// Lets the policy compress every head of the sequence to its budget.
+  void compress(Index sequence) {
+    check_sequence(sequence);
+    for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).compress(); });
+    return_pages(sequence);
+  }
+
+  /// Forgets one sequence, or all of them: pages back to the pool, positions from 0 again. The
+  /// workers' scratch stays, so that filling up again allocates nothing.
+  void clear(Index sequence) {
+    check_sequence(sequence);
+    for (Index h = 0; h < config_.num_kv_heads; ++h) store_.clear(index_of(sequence, h));
+  }
+  void clear() {
+    for (Index h = 0; h < store_.heads(); ++h) store_.clear(h);
+  }
+
+  /// Live entries of a head.
+  Index length(Index sequence, Index kv_head) const { return state(sequence, kv_head).length; }
+  /// Tokens appended since the start or the last `clear`.
+  Index tokens_seen(Index sequence) const { return state(sequence, 0).seen; }
+  /// What left, and how.
+  Counts counts(Index sequence, Index kv_head) const { return state(sequence, kv_head).counts; }
+  Counts total_counts() const {
+    Counts total;
+    for (Index h = 0; h < store_.heads(); ++h) {
+      total.evictions += store_.state(h).counts.evictions;
+      total.merges += store_.state(h).counts.merges;
+    }
+    return total;
+  }
+  /// Live entries over tokens seen, summed over all heads; 1 for an empty cache.
+  double keep_ratio() const {
+    double kept = 0, seen = 0;
+    for (Index h = 0; h < store_.heads(); ++h) {
+      kept += static_cast<double>(store_.state(h).length);
+      seen += static_cast<double>(store_.state(h).seen);
+    }
+    return seen == 0 ? 1.0 : kept / seen;
+  }
+  /// The head in its storage order, for an engine's own kernel and for reading attention rows. To
+  /// be read only; valid until the next call that changes or moves the cache.
+  HeadType head(Index sequence, Index kv_head) {
+    state(sequence, kv_head);
+    return store_.head(index_of(sequence, kv_head), shape_, {});
+  }
+  /// Copies of the live entries, in order of position. Allocates.
+  std::vector<Entry> entries(Index sequence, Index kv_head) {
+    const HeadType head = this->head(sequence, kv_head);
+    std::vector<Entry> result(static_cast<std::size_t>(head.length()));
+    for (Index i = 0; i < head.length(); ++i) {
+      Entry& entry = result[static_cast<std::size_t>(i)];
+      entry.position = head.position(i);
+      entry.weight = head.weight(i);
+      entry.score = policy_.score(head, i);
+      for (Index j = 0; j < head.head_dim(); ++j) {
+        entry.key.push_back(head.key(i, j));
+        entry.value.push_back(head.value(i, j));
+      }
+    }
+    std::sort(result.begin(), result.end(),
+              [](const Entry& a, const Entry& b) { return a.position < b.position; });
+    return result;
+  }
+
+  /// Every byte held: all that was allocated, pages of a shared pool as far as this cache has them.
+  MemoryUsage memory() const {
+    MemoryUsage usage = store_.memory();
+    for (const detail::Workspace& workspace : workspaces_) usage.workspace += workspace.bytes();
+    usage.bookkeeping += static_cast<Index>(workspaces_.capacity() * sizeof(detail::Workspace));
+    return usage;
+  }
+  Index bytes() const { return memory().total(); }
+
+  const CacheConfig& config() const { return config_; }
+  const PolicyType& policy() const { return policy_; }
+  PagePool& pool() { return store_.pool(); }
+
+ private:
+  using WorkerType = detail::HeadWorker<PolicyType, HeadType>;
+
+  KVCache(const CacheConfig& config, PolicyType policy, PagePool* shared, Executor executor,
+          std::pmr::memory_resource* resource)
+      : config_(config),
+        policy_(std::move(policy)),
+        executor_(std::move(executor)),
+        shape_(checked_shape(config_, policy_)),
+        shared_pool_(shared),
+        store_(config.num_sequences * config.num_kv_heads,
+               PageLayout(config.page_size, config.head_dim, sizeof(KeyCodec), sizeof(ValueCodec),
+                          PolicyType::uses_weights, policy_.statistics(shape_)),
+               policy_.registers(shape_), shared, resource),
+        workspaces_(resource) {
+    for (Index h = 0; h < store_.heads(); ++h) {
+      store_.state(h).budget = config.budget.of(h % config.num_kv_heads);
+    }
+    const int workers = executor_.workers();
+    detail::require(workers >= 1, "executor.workers()", "at least 1", workers);
+    workspaces_.reserve(static_cast<std::size_t>(workers));
+    for (int w = 0; w < workers; ++w) workspaces_.emplace_back(resource);
+  }
+
+  static Shape checked_shape(const CacheConfig& config, const PolicyType& policy) {
+    detail::check_config(config);
+    const float scale =
+        config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+    const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer,
+                      scale};
+    if (PolicyType::needs_budget && config.budget.size() == 0) {
+      detail::refuse("budget", "entries per KV head (kUnlimited to keep all)", "none");
+    }
+    for (Index h = 0; h < config.num_kv_heads; ++h) policy.validate(shape, config.budget.of(h));
+    return shape;
+  }
+
+  // Checks: all of them before anything changes.
+
+  Index index_of(Index sequence, Index kv_head) const {
+    return sequence * config_.num_kv_heads + kv_head;
+  }
+  void check_sequence(Index sequence) const {
+    detail::require_index("sequence", sequence, config_.num_sequences);
+  }
+  const HeadState& state(Index sequence, Index kv_head) const {
+    check_sequence(sequence);
+    detail::require_index("kv_head", kv_head, config_.num_kv_heads);
+    return store_.state(index_of(sequence, kv_head));
+  }
+  template <class T>
+  void check_tokens(Index sequence, const TokenView<const T>& k, const TokenView<const T>& v,
+                    const ScoreView& scores) const {
+    check_sequence(sequence);
+    detail::check_count(k.tokens, tokens_seen(sequence));
+    detail::check_extents("k", k, k.tokens, config_.num_kv_heads, config_.head_dim);
+    detail::check_extents("v", v, k.tokens, config_.num_kv_heads, config_.head_dim);
+    detail::check_values("k", k, Codec<KeyCodec>::max_magnitude);
+    detail::check_values("v", v, Codec<ValueCodec>::max_magnitude);
+    if constexpr (PolicyType::needs_token_scores) {
+      detail::check_scores(scores, k.tokens, config_.num_kv_heads);
+    }
+  }
+  template <class T>
+  void check_chunk(const Chunk<T>& chunk) const {
+    check_tokens(chunk.sequence, chunk.k, chunk.v, chunk.token_scores);
+    const Index tokens = chunk.k.tokens;
+    detail::check_extents("q", chunk.q, tokens, config_.num_q_heads, config_.head_dim);
+    detail::check_extents("out", chunk.out, tokens, config_.num_q_heads, config_.head_dim);
+    detail::check_values("q", chunk.q, kMaxMagnitude);
+    if (tokens > 0) detail::check_output(chunk.q, chunk.k, chunk.v, chunk.out);
+  }
+  void check_rows(Index sequence, Index rows) const {
+    check_sequence(sequence);
+    for (Index h = 0; h < config_.num_kv_heads; ++h) {
+      const HeadState& head = state(sequence, h);
+      const Index most = std::max(head.fresh, std::min<Index>(head.length, 1));
+      if (rows >= 0 && rows <= most) continue;
+      detail::refuse("rows",
+                     "0 to " + std::to_string(most) + ", the tokens since the last compression",
+                     std::to_string(rows));
+    }
+  }
+  template <class T>
+  void check_queries(Index sequence, const TokenView<const T>& q) const {
+    check_rows(sequence, q.tokens);
+    detail::check_extents("q", q, q.tokens, config_.num_q_heads, config_.head_dim);
+    detail::check_values("q", q, kMaxMagnitude);
+  }
+
+  // Memory.
+
+  /// Pages and scratch for `tokens` more, compressed `every` rows.
+  void make_room(Index sequence, Index tokens, Index every) {
+    Index longest = 0;
+    for (Index h = 0; h < config_.num_kv_heads; ++h) {
+      const HeadState& head = store_.state(index_of(sequence, h));
+      Index entries = head.length + tokens;
+      if (every > 0) {
+        const Index most = std::max(head.length, policy_.max_length(shape_, head.budget));
+        if (most < entries) entries = std::min(entries, most + std::min(every, tokens));
+      }
+      store_.reserve(index_of(sequence, h), entries);
+      longest = std::max(longest, entries);
+    }
+    make_scratch(longest);
+  }
+  /// Scratch for heads of up to `longest` entries.
+  void make_scratch(Index longest) {
+    const Index page = config_.page_size;
+    for (detail::Workspace& workspace : workspaces_) {
+      if (workspace.fits(longest)) continue;
+      const Index wanted = std::max(longest, workspace.entries() + workspace.entries() / 2);
+      workspace.grow((wanted + page - 1) / page * page, shape_, PolicyType::observes,
+                     PolicyType::uses_weights);
+    }
+  }
+  void return_pages(Index sequence) noexcept {
+    for (Index h = 0; h < config_.num_kv_heads; ++h) store_.shrink(index_of(sequence, h));
+  }
+
+  // The work on one head.
+
+  template <class F>
+  void for_heads(F&& f) {
+    executor_.run(config_.num_kv_heads, f);
+  }
+  WorkerType worker_of(Index sequence, Index h, int worker) {
+    detail::Workspace& space = workspaces_[static_cast<std::size_t>(worker)];
+    return {policy_, config_.group_reduce, h,
+            store_.head(index_of(sequence, h), shape_, space.scratch()), space};
+  }
+
+  CacheConfig config_;
+  PolicyType policy_;
+  [[no_unique_address]] Executor executor_;
+  Shape shape_;
+  PagePool* shared_pool_;
+  detail::HeadStore<KeyCodec, ValueCodec> store_;
+  std::pmr::vector<detail::Workspace> workspaces_;
+};
+
+}  // namespace tersekv

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory_resource>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tersekv/config.hpp"
+
+namespace tersekv {
+
+/// Fixed-size pages for the heads of one or many caches. A head that shrinks hands its pages back
+/// here at once, and the next head that grows, of any layer or sequence, gets them. `trim()` gives
+/// idle pages back to the memory resource.
+///
+/// All caches of a pool must need pages of the same size (same head_dim, codecs, page_size and
+/// policy statistics). Not thread-safe: a cache takes and gives pages only from the calling thread.
+class PagePool {
+ public:
+  explicit PagePool(std::pmr::memory_resource* resource = std::pmr::get_default_resource())
+      : resource_(resource), idle_(resource) {}
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+  ~PagePool() { trim(); }
+
+  /// Fixes the size of a page, once. Throws std::invalid_argument where it differs from before.
+  void set_page_bytes(Index bytes) {
+    if (page_bytes_ != 0 && page_bytes_ != bytes) {
+      throw std::invalid_argument("tersekv: page size of a shared pool: expected " +
+                                  std::to_string(page_bytes_) + " bytes, got " +
+                                  std::to_string(bytes));
+    }
+    page_bytes_ = bytes;
+  }
+
+  /// A page, contents arbitrary but initialised. Throws std::bad_alloc, and is then as before.
+  std::byte* take() {
+    if (idle_.empty()) add_idle();
+    std::byte* page = idle_.back();
+    idle_.pop_back();
+    return page;
+  }
+
+  void give(std::byte* page) noexcept { idle_.push_back(page); }  // add_idle reserved the room
+
+  /// Idle pages back to the memory resource.
+  void trim() noexcept {
+    for (std::byte* page : idle_) resource_->deallocate(page, size(), kAlignment);
+    total_ -= static_cast<Index>(idle_.size());
+    idle_.clear();
+    if (total_ == 0) std::pmr::vector<std::byte*>(resource_).swap(idle_);
+  }
+
+  std::pmr::memory_resource* resource() const { return resource_; }
+  Index page_bytes() const { return page_bytes_; }
+  Index pages() const { return total_; }
+  Index idle_pages() const { return static_cast<Index>(idle_.size()); }
+  /// Bytes of the list that remembers idle pages.
+  Index bookkeeping_bytes() const {
+    return static_cast<Index>(idle_.capacity() * sizeof(std::byte*));
+  }
+  /// Everything the pool holds, pages lent to caches included.
+  Index bytes() const { return total_ * page_bytes_ + bookkeeping_bytes(); }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  std::size_t size() const { return static_cast<std::size_t>(page_bytes_); }
+
+  void add_idle() {
+    const auto wanted = static_cast<std::size_t>(total_ + 1);
+    if (idle_.capacity() < wanted) idle_.reserve(2 * wanted);
+    void* page = resource_->allocate(size(), kAlignment);
+    std::memset(page, 0, size());  // attention reads whole vectors, past the last entry of a page
+    idle_.push_back(static_cast<std::byte*>(page));
+    ++total_;
+  }
+
+  std::pmr::memory_resource* resource_;
+  std::pmr::vector<std::byte*> idle_;
+  Index page_bytes_ = 0;
+  Index total_ = 0;
+};
+
+}  // namespace tersekv

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <utility>
+
+#include "tersekv/config.hpp"
+#include "tersekv/head.hpp"
+#include "tersekv/portability.hpp"
+#include "tersekv/protection.hpp"
+#include "tersekv/team.hpp"
+
+namespace tersekv {
+
+/// What a policy wants to see of a query.
+enum class Observes {
+  nothing,    ///< attention is not even reduced
+  attention,  ///< one number per entry, reduced over the query heads of the group
+  logits      ///< scaled logits per query head, without the weights' bias, with lse and query
+};
+
+/// One query token's row, as a policy observes it. Entries in slots [0, visible) existed then.
+struct Observation {
+  Index visible = 0;
+  bool first = false;                ///< the first observed row of a call
+  const float* attention = nullptr;  ///< [visible], for Observes::attention
+  const float* logits = nullptr;     ///< [group_size, logit_stride], for Observes::logits
+  Index logit_stride = 0;
+  const float* lse = nullptr;    ///< [group_size], for Observes::logits
+  const float* query = nullptr;  ///< [group_size, head_dim], for Observes::logits
+};
+
+/// Defaults for everything `CachePolicy` asks: a policy that sees nothing and keeps everything.
+/// A policy derives from this and replaces what it needs; nothing is virtual.
+struct PolicyBase {
+  static constexpr Observes observes = Observes::nothing;
+  static constexpr bool uses_weights = false;        ///< entries carry weights
+  static constexpr bool needs_token_scores = false;  ///< tokens come with a predicted score
+  static constexpr bool needs_budget = false;        ///< a cache without a budget is a mistake
+
+  /// Throws std::invalid_argument where the parameters or the budget make no sense.
+  void validate(const Shape&, Index /*budget*/) const {}
+  /// Four-byte statistics per entry; they start at 0.
+  Index statistics(const Shape&) const { return 0; }
+  /// Floats per head; they start at 0.
+  Index registers(const Shape&) const { return 0; }
+  /// Exponent of the weights in attention.
+  float alpha() const { return 0.0f; }
+  /// Entries a head may hold after a compression.
+  Index max_length(const Shape&, Index /*budget*/) const { return kUnlimited; }
+  /// How many of the last rows of `rows` new tokens are observed.
+  Index observed_rows(Index rows) const { return rows; }
+  /// Slots [first, first + count) hold new tokens; `token_scores` is null or [count].
+  template <class Team, class Head>
+  TERSEKV_HD void append(Team&, const Head&, Index /*first*/, Index /*count*/,
+                         const float* /*token_scores*/) const {}
+  template <class Team, class Head>
+  TERSEKV_HD void observe(Team&, const Head&, const Observation&) const {}
+  template <class Team, class Head>
+  TERSEKV_HD void compress(Team&, const Head&) const {}
+  /// For `KVCache::entries`; higher = keep.
+  template <class Head>
+  TERSEKV_HD float score(const Head&, Index /*slot*/) const {
+    return 0.0f;
+  }
+};
+
+/// What `KVCache` needs of a policy:
+///
+/// 1. compile-time facts: what it `observes`, whether it `uses_weights`, `needs_token_scores`,
+///    `needs_budget`
+/// 2. `validate`, `statistics`, `registers`, `alpha`, `max_length`, `observed_rows`: plain numbers
+/// 3. `append`, `observe`, `compress`: bodies over a team and a head, called in this order for each
+///    new token or chunk; `compress` removes entries with `remove_entries`
+/// 4. `score`
+///
+/// Deriving from `PolicyBase` gives all of them. It need not be a `Policy<Scorer, Selector,
+/// Merger>`, keep state of its own (that lives in statistics and registers), or know of sequences,
+/// threads or storage types.
+template <class P>
+concept CachePolicy = std::copyable<P> &&
+    requires(const P& policy, const Shape& shape, Index n, SerialTeam& team,
+             const Head<float, float>& head, const Observation& row, const float* scores) {
+  { P::observes } -> std::convertible_to<Observes>;
+  { P::uses_weights } -> std::convertible_to<bool>;
+  { P::needs_token_scores } -> std::convertible_to<bool>;
+  { P::needs_budget } -> std::convertible_to<bool>;
+  policy.validate(shape, n);
+  { policy.statistics(shape) } -> std::convertible_to<Index>;
+  { policy.registers(shape) } -> std::convertible_to<Index>;
+  { policy.alpha() } -> std::convertible_to<float>;
+  { policy.max_length(shape, n) } -> std::convertible_to<Index>;
+  { policy.observed_rows(n) } -> std::convertible_to<Index>;
+  policy.append(team, head, n, n, scores);
+  policy.observe(team, head, row);
+  policy.compress(team, head);
+  { policy.score(head, n) } -> std::convertible_to<float>;
+};
+
+/// Removes the entries in the slots `victims[0, count)`, a list in the head's scratch with room for
+/// two entries per live one (sorted on return): the last live entries fill the holes, nothing is
+/// shifted. O(count (head_dim + log count)).
+template <class Team, class Head>
+TERSEKV_HD void remove_entries(Team& team, const Head& head, std::int32_t* victims, Index count) {
+  if (count <= 0) return;
+  const Index kept = head.length() - count;
+  team.sort(victims, count, [](std::int32_t a, std::int32_t b) { return a < b; });
+  // Hole a is filled by sources[a]: the highest live slots, skipping those that leave themselves.
+  std::int32_t* sources = victims + head.length();
+  Index holes = 0;
+  while (holes < count && victims[holes] < kept) ++holes;
+  team.once([&] {
+    Index last = head.length() - 1, leaving = count - 1;
+    for (Index a = 0; a < holes; ++a, --last) {
+      while (leaving >= 0 && victims[leaving] == last) {
+        --leaving;
+        --last;
+      }
+      sources[a] = static_cast<std::int32_t>(last);
+    }
+  });
+  team.for_each(holes, [&](Index a) { head.copy_entry(sources[a], victims[a]); });
+  team.once([&] { head.state().length = kept; });
+}
+
+/// A policy made of three parts: *who matters* (Scorer: statistics from what is observed, and a
+/// score, higher = keep), *who leaves* (Selector), and *what becomes of them* (Merger). The methods
+/// of the literature are aliases of this template (`tersekv/policies/`); other combinations are one
+/// line. A part derives from ScorerBase, SelectorBase or MergerBase and replaces what it needs.
+template <class Scorer, class Selector, class Merger>
+class Policy {
+ public:
+  static constexpr Observes observes = Scorer::observes;
+  static constexpr bool uses_weights = Merger::uses_weights;
+  static constexpr bool needs_token_scores = Scorer::needs_token_scores;
+  static constexpr bool needs_budget = Selector::needs_budget;
+
+  Policy() = default;
+  explicit Policy(Scorer scorer, Selector selector = {}, Merger merger = {})
+      : scorer_(std::move(scorer)), selector_(std::move(selector)), merger_(std::move(merger)) {}
+
+  void validate(const Shape& shape, Index budget) const {
+    scorer_.validate(shape);
+    merger_.validate(shape, budget);
+    selector_.validate(shape, budget, merger_.reserved(budget) + merger_.spare());
+  }
+  Index statistics(const Shape& shape) const {
+    return merger_column(shape) + merger_.statistics(shape);
+  }
+  Index registers(const Shape& shape) const { return scorer_.registers(shape); }
+  float alpha() const { return merger_.alpha(); }
+  Index max_length(const Shape& shape, Index budget) const {
+    return selector_.max_length(shape, budget);
+  }
+  Index observed_rows(Index rows) const { return scorer_.observed_rows(rows); }
+
+  template <class Team, class Head>
+  TERSEKV_HD void append(Team& team, const Head& head, Index first, Index count,
+                         const float* token_scores) const {
+    scorer_.append(team, head, first, count, token_scores);
+    merger_.append(team, head, first, count, merger_column(head.shape()));
+  }
+  template <class Team, class Head>
+  TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
+    scorer_.observe(team, head, row);
+  }
+  template <class Team, class Head>
+  TERSEKV_HD void compress(Team& team, const Head& head) const {
+    selector_.compress(team, head, scorer_, merger_, scorer_.statistics(head.shape()),
+                       merger_column(head.shape()));
+  }
+  template <class Head>
+  TERSEKV_HD float score(const Head& head, Index slot) const {
+    return scorer_.score(head, slot);
+  }
+
+  const Scorer& scorer() const { return scorer_; }
+  const Selector& selector() const { return selector_; }
+  const Merger& merger() const { return merger_; }
+
+ private:
+  // An entry's statistics: the scorer's columns first, then the selector's, then the merger's.
+  TERSEKV_HD Index merger_column(const Shape& shape) const {
+    return scorer_.statistics(shape) + selector_.statistics(shape);
+  }
+
+  [[no_unique_address]] Scorer scorer_;
+  [[no_unique_address]] Selector selector_;
+  [[no_unique_address]] Merger merger_;
+};
+
+/// A scorer that sees nothing. See PolicyBase for the meaning of each member.
+struct ScorerBase {
+  static constexpr Observes observes = Observes::nothing;
+  static constexpr bool needs_token_scores = false;
+  void validate(const Shape&) const {}
+  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
+  Index registers(const Shape&) const { return 0; }
+  Index observed_rows(Index rows) const { return rows; }
+  template <class Team, class Head>
+  TERSEKV_HD void append(Team&, const Head&, Index, Index, const float*) const {}
+  template <class Team, class Head>
+  TERSEKV_HD void observe(Team&, const Head&, const Observation&) const {}
+  /// Called once before victims are chosen, for what need not be kept up to date in between.
+  template <class Team, class Head>
+  TERSEKV_HD void prepare(Team&, const Head&) const {}
+};
+
+struct SelectorBase {
+  static constexpr bool needs_budget = false;
+  /// `set_aside` entries of the budget are the merger's.
+  void validate(const Shape&, Index /*budget*/, Index /*set_aside*/) const {}
+  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
+  Index max_length(const Shape&, Index /*budget*/) const { return kUnlimited; }
+};
+
+struct MergerBase {
+  static constexpr bool uses_weights = false;
+  /// Merging changes scores, so victims must be chosen one at a time.
+  static constexpr bool changes_scores = false;
+  void validate(const Shape&, Index /*budget*/) const {}
+  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
+  float alpha() const { return 0.0f; }
+  /// Entries of the budget that the merger keeps for itself, in the pinned slots.
+  TERSEKV_HD Index reserved(Index /*budget*/) const { return 0; }
+  /// Unprotected entries that must remain for the merger to have a target.
+  Index spare() const { return 0; }
+  template <class Team, class Head>
+  TERSEKV_HD void append(Team&, const Head&, Index, Index, Index /*column*/) const {}
+};
+
+}  // namespace tersekv

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tersekv/config.hpp"
+#include "tersekv/errors.hpp"
+#include "tersekv/portability.hpp"
+
+namespace tersekv {
+
+/// Who may not be a victim, said once for all selectors: the first `sinks` tokens and the latest
+/// `recent` ones. Where `recent` is left to the method, `rule` derives it from the budget B.
+struct Protection {
+  enum class Rule { half, half_rounded_up, half_less_sinks };
+  Index sinks = 0;
+  Index recent = kAuto;
+  Rule rule = Rule::half;
+
+  TERSEKV_HD Index recent_of(Index budget) const {
+    if (recent != kAuto) return recent;
+    switch (rule) {
+      case Rule::half_rounded_up:
+        return budget / 2 + budget % 2;
+      case Rule::half_less_sinks:
+        return budget / 2 - sinks > 1 ? budget / 2 - sinks : 1;
+      default:
+        return budget / 2;
+    }
+  }
+  /// Throws std::invalid_argument for parameters out of range.
+  void validate() const {
+    detail::require_count("sinks", sinks, 0);
+    detail::require_count("recent", recent, 0, true);
+  }
+  /// The same for a budget that cannot hold the protected entries and `set_aside` others.
+  void validate_budget(Index budget, Index set_aside) const {
+    const Index needed = sinks + recent_of(budget) + set_aside;
+    const Index least = needed < 1 ? 1 : needed;
+    if (budget < least) {
+      detail::refuse("budget",
+                     "at least " + std::to_string(least) + " (protected and reserved entries)",
+                     std::to_string(budget));
+    }
+  }
+  /// Whether the entry in `slot` may leave, given the budget of its head.
+  template <class Head>
+  TERSEKV_HD bool allows(const Head& head, Index slot, Index recent_entries) const {
+    const Index position = head.position(slot);
+    return slot >= head.state().pinned && position >= sinks &&
+           position < head.tokens_seen() - recent_entries;
+  }
+};
+
+}  // namespace tersekv

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Reads surrogates from safetensors files. Apart from <tersekv/tersekv.hpp>, as it needs
+// nlohmann_json for the files' headers.
+
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tersekv/element.hpp"
+#include "tersekv/surrogate.hpp"
+
+namespace tersekv {
+
+/// The tensors of a safetensors file, converted to float. Types: F32, F16, BF16; others are an
+/// error only when asked for. Every length and offset is checked against the file before use;
+/// throws std::runtime_error for a file that is missing or damaged.
+class SafetensorsFile {
+ public:
+  struct Tensor {
+    std::vector<Index> shape;
+    std::vector<float> data;
+  };
+
+  explicit SafetensorsFile(const std::string& path) : path_(path) {
+    std::ifstream file(path, std::ios::binary | std::ios::ate);
+    if (!file) fail("a readable file", "none");
+    const auto size = static_cast<std::uint64_t>(file.tellg());
+    unsigned char prefix[8] = {};
+    file.seekg(0);
+    if (size < sizeof prefix || !file.read(reinterpret_cast<char*>(prefix), sizeof prefix)) {
+      fail("at least 8 bytes", std::to_string(size));
+    }
+    std::uint64_t header_size = 0;
+    for (int i = 7; i >= 0; --i) header_size = header_size << 8 | prefix[i];
+    if (header_size > size - sizeof prefix || header_size > kLargestHeader) {
+      fail("a header within the file", std::to_string(header_size) + " bytes");
+    }
+    std::string text(header_size, '\0');
+    data_.resize(size - sizeof prefix - header_size);
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    file.read(reinterpret_cast<char*>(data_.data()), static_cast<std::streamsize>(data_.size()));
+    if (!file) fail("a readable file", "a read error");
+    std::set<std::string> names;
+    bool twice = false;
+    const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+      if (depth == 1 && event == nlohmann::json::parse_event_t::key) {
+        twice |= !names.insert(value.get_ref<const std::string&>()).second;
+      }
+      return true;
+    };
+    header_ = nlohmann::json::parse(text, watch, false);
+    if (!header_.is_object()) fail("a JSON object as header", "something else");
+    if (twice) fail("every name once", "one twice");
+  }
+
+  bool contains(const std::string& name) const { return header_.contains(name); }
+
+  Tensor tensor(const std::string& name) const {
+    const auto found = header_.find(name);
+    if (found == header_.end()) fail("tensor " + name, "none of that name");
+    const auto& entry = *found;
+    const auto begin = number(entry, "data_offsets", 0), end = number(entry, "data_offsets", 1);
+    if (begin > end || end > data_.size()) fail(name + " within the data", "offsets beyond it");
+    Tensor result;
+    std::uint64_t elements = 1;
+    const std::size_t rank = entry.contains("shape") ? entry["shape"].size() : 0;
+    for (std::size_t axis = 0; axis < rank; ++axis) {
+      const std::uint64_t extent = number(entry, "shape", axis);
+      if (extent != 0 && elements > (end - begin) / extent) {
+        fail(name + " of " + std::to_string(end - begin) + " bytes", "a larger shape");
+      }
+      elements *= extent;
+      result.shape.push_back(static_cast<Index>(extent));
+    }
+    const auto dtype = entry.find("dtype");
+    const bool named = dtype != entry.end() && dtype->is_string();
+    const std::string type = named ? dtype->template get<std::string>() : "none";
+    const std::byte* from = data_.data() + begin;
+    const std::uint64_t bytes = end - begin;
+    if (type == "F32") {
+      convert<float>(name, from, bytes, elements, result.data);
+    } else if (type == "F16") {
+      convert<Half>(name, from, bytes, elements, result.data);
+    } else if (type == "BF16") {
+      convert<BFloat16>(name, from, bytes, elements, result.data);
+    } else {
+      fail(name + " of type F32, F16 or BF16", type);
+    }
+    return result;
+  }
+
+ private:
+  static constexpr std::uint64_t kLargestHeader = 100'000'000;  // the format's own limit
+
+  [[noreturn]] void fail(const std::string& expected, const std::string& got) const {
+    throw std::runtime_error("tersekv: " + path_ + ": expected " + expected + ", got " + got);
+  }
+  std::uint64_t number(const nlohmann::json& entry, const char* key, std::size_t index) const {
+    if (!entry.is_object() || !entry.contains(key) || !entry[key].is_array() ||
+        index >= entry[key].size() || !entry[key][index].is_number_unsigned()) {
+      fail(std::string("numbers in ") + key, "something else");
+    }
+    return entry[key][index].get<std::uint64_t>();
+  }
+  template <class T>
+  void convert(const std::string& name, const std::byte* from, std::uint64_t bytes,
+               std::uint64_t elements, std::vector<float>& out) const {
+    if (bytes / sizeof(T) != elements || bytes % sizeof(T) != 0) {
+      fail(name + " of " + std::to_string(elements) + " elements",
+           std::to_string(bytes) + " bytes");
+    }
+    out.resize(elements);
+    for (std::uint64_t i = 0; i < elements; ++i) {
+      T element;
+      std::memcpy(&element, from + i * sizeof(T), sizeof(T));
+      out[i] = to_float(element);
+    }
+  }
+
+  std::string path_;
+  nlohmann::json header_;
+  std::vector<std::byte> data_;
+};
+
+/// The surrogates of a model, one per layer, with the weights they borrow.
+class SurrogateSet {
+ public:
+  /// Reads `layers.{i}.weight`, `.bias` (linear) or `layers.{i}.0.*`, `layers.{i}.2.*` (MLP), the
+  /// names of the published checkpoints, for i from 0. Throws std::runtime_error for a damaged
+  /// file or a bias that does not fit its weight, std::invalid_argument for layers that do not fit.
+  explicit SurrogateSet(const std::string& path) {
+    const SafetensorsFile file(path);
+    for (Index layer = 0;; ++layer) {
+      const std::string prefix = "layers." + std::to_string(layer) + ".";
+      if (file.contains(prefix + "0.weight")) {
+        const LinearView first = read(file, prefix + "0");
+        layers_.emplace_back(first, read(file, prefix + "2"));
+      } else if (file.contains(prefix + "weight")) {
+        layers_.emplace_back(read(file, prefix.substr(0, prefix.size() - 1)));
+      } else {
+        break;
+      }
+    }
+    if (layers_.empty()) {
+      throw std::runtime_error("tersekv: " + path + ": expected layers.0.weight or " +
+                               "layers.0.0.weight, got neither");
+    }
+  }
+  SurrogateSet(SurrogateSet&&) = default;
+  SurrogateSet& operator=(SurrogateSet&&) = default;
+
+  Index size() const { return static_cast<Index>(layers_.size()); }
+  const Surrogate& layer(Index index) const { return layers_.at(static_cast<std::size_t>(index)); }
+
+ private:
+  LinearView read(const SafetensorsFile& file, const std::string& name) {
+    auto weight = file.tensor(name + ".weight"), bias = file.tensor(name + ".bias");
+    if (weight.shape.size() != 2 || bias.shape.size() != 1 || bias.shape[0] != weight.shape[0]) {
+      throw std::runtime_error("tersekv: surrogate " + name +
+                               ": expected weight [outputs, inputs] and bias [outputs], got other "
+                               "shapes");
+    }
+    const Index outputs = weight.shape[0], inputs = weight.shape[1];
+    tensors_.push_back(std::move(weight.data));
+    tensors_.push_back(std::move(bias.data));
+    return {tensors_[tensors_.size() - 2].data(), tensors_.back().data(), outputs, inputs};
+  }
+
+  std::vector<std::vector<float>> tensors_;  // moving a vector keeps its elements in place
+  std::vector<Surrogate> layers_;
+};
+
+/// As the constructor; the name engines look for.
+inline SurrogateSet load_surrogates(const std::string& path) { return SurrogateSet(path); }
+
+}  // namespace tersekv

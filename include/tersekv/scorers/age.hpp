@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/policy.hpp"
+
+namespace tersekv {
+
+/// The later, the better. Observes nothing and stores nothing.
+struct Age : ScorerBase {
+  template <class Head>
+  TERSEKV_HD float score(const Head& head, Index slot) const {
+    return static_cast<float>(head.position(slot));
+  }
+};
+
+}  // namespace tersekv

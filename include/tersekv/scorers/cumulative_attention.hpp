@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/policy.hpp"
+
+namespace tersekv {
+
+/// s_i = sum of the attention A_i of every query since the entry appeared. O(n) per query.
+struct CumulativeAttention : ScorerBase {
+  static constexpr Observes observes = Observes::attention;
+  TERSEKV_HD Index statistics(const Shape&) const { return 1; }
+
+  template <class Team, class Head>
+  TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
+    team.for_each(row.visible, [&](Index i) { head.stat(0, i) += row.attention[i]; });
+  }
+  template <class Head>
+  TERSEKV_HD float score(const Head& head, Index slot) const {
+    return head.stat(0, slot);
+  }
+};
+
+}  // namespace tersekv

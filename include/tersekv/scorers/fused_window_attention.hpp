@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "tersekv/policy.hpp"
+
+namespace tersekv {
+
+/// How MorphKV fuses the attention rows of the latest queries.
+enum class Fusion { sum, max };
+
+/// F_i = sum or maximum of the attention of the latest `window` queries.
+///
+/// A sliding aggregate without subtraction, so that neither rounding nor the maximum is a problem:
+/// the head cuts its queries into blocks of `window`. An entry keeps the aggregate of the current
+/// block so far and, for the block before, its suffix aggregates; the two together cover exactly
+/// the last `window` queries. At the start of a block the raw rows of the last one become suffix
+/// aggregates in place: window n additions at every window-th query, O(n) per query on average.
+/// All entries share the block, so equal rows give equal scores, bit for bit. Memory: window + 1
+/// numbers per entry.
+struct FusedWindowAttention : ScorerBase {
+  static constexpr Observes observes = Observes::attention;
+  Fusion fusion = Fusion::sum;
+  Index window = 32;  ///< >= 1
+
+  void validate(const Shape&) const {
+    detail::require(window >= 1 && window <= 4096, "window", "1 to 4096", window);
+  }
+  TERSEKV_HD Index statistics(const Shape&) const { return window + 1; }
+  Index registers(const Shape&) const { return 1; }  // queries of the current block so far
+  Index observed_rows(Index rows) const { return std::min(rows, window); }
+
+  template <class Team, class Head>
+  TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
+    const Index at = queries_of_block(head);
+    if (at == 0) {
+      team.for_each(head.length(), [&](Index i) {
+        for (Index j = window - 2; j >= 0; --j) {
+          head.stat(kRows + j, i) = fuse(head.stat(kRows + j, i), head.stat(kRows + j + 1, i));
+        }
+        head.stat(kBlock, i) = 0;
+      });
+    }
+    team.for_each(row.visible, [&](Index i) {
+      head.stat(kRows + at, i) = row.attention[i];
+      head.stat(kBlock, i) = fuse(head.stat(kBlock, i), row.attention[i]);
+    });
+    team.once([&] { head.reg(0) = static_cast<float>(at + 1 == window ? 0 : at + 1); });
+  }
+  template <class Head>
+  TERSEKV_HD float score(const Head& head, Index slot) const {
+    const Index at = queries_of_block(head);
+    const float block = head.stat(kBlock, slot);
+    return at == 0 ? block : fuse(block, head.stat(kRows + at, slot));
+  }
+
+ private:
+  static constexpr Index kBlock = 0, kRows = 1;
+  template <class Head>
+  TERSEKV_HD static Index queries_of_block(const Head& head) {
+    return static_cast<Index>(head.reg(0));
+  }
+  TERSEKV_HD float fuse(float a, float b) const {
+    return fusion == Fusion::sum ? a + b : (a > b ? a : b);
+  }
+};
+
+}  // namespace tersekv

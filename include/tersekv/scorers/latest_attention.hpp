@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/policy.hpp"
+
+namespace tersekv {
+
+/// s_i = attention of the latest query. O(n) per query.
+struct LatestAttention : ScorerBase {
+  static constexpr Observes observes = Observes::attention;
+  TERSEKV_HD Index statistics(const Shape&) const { return 1; }
+  Index observed_rows(Index rows) const { return rows < 1 ? rows : 1; }
+
+  template <class Team, class Head>
+  TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
+    team.for_each(row.visible, [&](Index i) { head.stat(0, i) = row.attention[i]; });
+  }
+  template <class Head>
+  TERSEKV_HD float score(const Head& head, Index slot) const {
+    return head.stat(0, slot);
+  }
+};
+
+}  // namespace tersekv

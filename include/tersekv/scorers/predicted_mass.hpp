@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "tersekv/log_math.hpp"
+#include "tersekv/policy.hpp"
+
+namespace tersekv {
+
+/// KeepKV's score prediction. Per query head, S_gi is an exponential moving average of
+/// s_gi = exp(l_gi), kept as a logarithm (exp of a real model's logits leaves float's range):
+///
+///   S_gi <- decay S_gi + (1 - decay) s_gi,   predicted S^_gi = S_gi / (1 - decay^m)
+///
+/// with m the number of queries the entry was averaged over; of a prompt the last `window`. The
+/// score is the logarithm of the group's predicted attention mass
+///
+///   m_i = w_i sum_g S^_gi / Z_g,   Z_g = exp(lse_g) of the latest query
+///
+/// O(group_size n) per query. Memory: group_size + 2 numbers per entry.
+struct PredictedMass : ScorerBase {
+  static constexpr Observes observes = Observes::logits;
+  float decay = 0.98f;  ///< 1e-6 to 1 - 1e-6; the paper's alpha_ema
+  Index window = 32;    ///< >= 1
+
+  void validate(const Shape&) const {
+    detail::require_between("decay", decay, 1e-6f, 0.999999f);
+    detail::require_count("window", window, 1);
+  }
+  /// ln S per query head, then m, then the cached ln mass.
+  TERSEKV_HD Index statistics(const Shape& shape) const { return shape.group_size + 2; }
+  /// lse per query head of the latest query, then the group's mean query.
+  Index registers(const Shape& shape) const { return shape.group_size + shape.head_dim; }
+  Index observed_rows(Index rows) const { return std::min(rows, window); }
+
+  template <class Team, class Head>
+  TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
+    const Index group = head.shape().group_size, dim = head.head_dim();
+    const float log_decay = std::log(decay), log_gain = std::log1p(-decay);
+    team.for_each(row.visible, [&](Index i) {
+      const bool first = head.int_stat(group, i)++ == 0;
+      for (Index g = 0; g < group; ++g) {
+        const float now = log_gain + row.logits[g * row.logit_stride + i];
+        float& average = head.stat(g, i);
+        average = first ? now : detail::log_add(log_decay + average, now);
+      }
+    });
+    team.for_each(group, [&](Index g) { head.reg(g) = row.lse[g]; });
+    team.for_each(dim, [&](Index j) {
+      float sum = 0;
+      for (Index g = 0; g < group; ++g) sum += row.query[g * dim + j];
+      head.reg(group + j) = sum / static_cast<float>(group);
+    });
+  }
+  template <class Team, class Head>
+  TERSEKV_HD void prepare(Team& team, const Head& head) const {
+    const Index group = head.shape().group_size;
+    const float log_decay = std::log(decay);
+    team.for_each(head.length(), [&](Index i) {
+      const auto ratio = [&](Index g) { return head.stat(g, i) - head.reg(g); };
+      float highest = ratio(0), sum = 0;
+      for (Index g = 1; g < group; ++g) highest = ratio(g) > highest ? ratio(g) : highest;
+      for (Index g = 0; g < group; ++g) sum += detail::exp_of_negative(ratio(g) - highest);
+      if (sum < 1.0f) sum = 1.0f;  // reassociated, even the highest may not cancel to e^0
+      const float missing = detail::log_missing(log_decay, head.int_stat(group, i));
+      head.stat(group + 1, i) = highest - missing + std::log(sum * head.weight(i));
+    });
+  }
+  template <class Head>
+  TERSEKV_HD float score(const Head& head, Index slot) const {
+    return log_mass(head, slot);
+  }
+
+  /// ln of the predicted mass of the group, as of the last `prepare`.
+  template <class Head>
+  TERSEKV_HD float log_mass(const Head& head, Index slot) const {
+    return head.stat(head.shape().group_size + 1, slot);
+  }
+  /// ln S^ for query head g of the group.
+  template <class Head>
+  TERSEKV_HD float log_score(const Head& head, Index slot, Index g) const {
+    const Index group = head.shape().group_size;
+    return head.stat(g, slot) - detail::log_missing(std::log(decay), head.int_stat(group, slot));
+  }
+  /// Component j of the latest query, averaged over the group.
+  template <class Head>
+  TERSEKV_HD float mean_query(const Head& head, Index j) const {
+    return head.reg(head.shape().group_size + j);
+  }
+  /// `target` takes over `victim`: it predicts the weighted mean of both scores and keeps its own
+  /// m. Before the weights change, on one lane.
+  template <class Head>
+  TERSEKV_HD void merge(const Head& head, Index victim, Index target) const {
+    const float log_victim = std::log(head.weight(victim));
+    const float log_target = std::log(head.weight(target));
+    const float log_total = std::log(head.weight(victim) + head.weight(target));
+    for (Index g = 0; g < head.shape().group_size; ++g) {
+      const float before = log_score(head, target, g);
+      const float both =
+          detail::log_add(log_victim + log_score(head, victim, g), log_target + before);
+      head.stat(g, target) += both - log_total - before;
+    }
+    float& mass = head.stat(head.shape().group_size + 1, target);
+    mass = detail::log_add(mass, log_mass(head, victim));
+  }
+};
+
+}  // namespace tersekv

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/policy.hpp"
+
+namespace tersekv {
+
+/// Whoever scores below `threshold` leaves, once it is no longer among the protected. No budget:
+/// how much is kept depends on the input. O(n).
+struct BelowThreshold : SelectorBase {
+  float threshold = 0.0f;
+  Protection protection = {};
+
+  void validate(const Shape&, Index, Index set_aside) const {
+    detail::require_between("threshold", threshold, -kMaxMagnitude, kMaxMagnitude);
+    protection.validate();
+    detail::require_count("window", protection.recent, 0);
+    // A merger whose slots are a share of the budget has no share where there is none.
+    detail::require(set_aside <= kMostTokens, "residual", "a number, without a budget", kAuto);
+  }
+
+  template <class Team, class Head, class Scorer, class Merger>
+  TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
+                           Index /*column*/, Index merger_column) const {
+    const auto eligible = [&](Index i) { return protection.allows(head, i, protection.recent); };
+    scorer.prepare(team, head);
+    const auto leaves = [&](Index i) { return eligible(i) && scorer.score(head, i) < threshold; };
+    std::int32_t* victims = head.scratch().slots;
+    Index found = 0;
+    do {
+      if constexpr (Merger::changes_scores) {  // one at a time, the lowest first
+        const Index lowest = team.argmin(
+            head.length(), leaves, [&](Index i) { return scorer.score(head, i); },
+            [&](Index i) { return head.position(i); });
+        found = lowest < 0 ? 0 : 1;
+        team.once([&] { victims[0] = static_cast<std::int32_t>(lowest); });
+      } else {
+        found = team.collect(head.length(), leaves, victims);
+      }
+      if (found == 0) return;
+      const Index leaving =
+          merger.retire(team, head, scorer, victims, found, eligible, merger_column);
+      remove_entries(team, head, victims, leaving);
+    } while (Merger::changes_scores);
+  }
+};
+
+}  // namespace tersekv

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/policy.hpp"
+
+namespace tersekv {
+
+/// The lowest scores leave until the head is within its budget; ties: the lower position. Several
+/// victims are chosen at once, or one at a time where merging changes scores. O(n) for one victim,
+/// O(n + k log k) for k at once.
+struct LowestScore : SelectorBase {
+  static constexpr bool needs_budget = true;
+  Protection protection = {};
+  Index interval = 1;             ///< compress after this many tokens, >= 1
+  Index uncompressed_layers = 0;  ///< layers below this keep everything
+  bool prompts_only = false;      ///< single tokens are never followed by a compression
+
+  void validate(const Shape& shape, Index budget, Index set_aside) const {
+    protection.validate();
+    detail::require_count("interval", interval, 1);
+    detail::require_count("uncompressed_layers", uncompressed_layers, 0);
+    if (shape.layer >= uncompressed_layers) protection.validate_budget(budget, set_aside);
+  }
+  Index max_length(const Shape& shape, Index budget) const {
+    if (prompts_only || shape.layer < uncompressed_layers) return kUnlimited;
+    return budget > kUnlimited - interval ? kUnlimited : budget + interval - 1;
+  }
+
+  template <class Team, class Head, class Scorer, class Merger>
+  TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
+                           Index /*column*/, Index merger_column) const {
+    if (head.shape().layer < uncompressed_layers || head.state().waiting < interval) return;
+    team.once([&] { head.state().waiting = 0; });
+    const Index excess =
+        head.length() - head.state().pinned - (head.budget() - merger.reserved(head.budget()));
+    if (excess <= 0 || (prompts_only && head.state().fresh <= 1)) return;
+    scorer.prepare(team, head);
+    const Index recent = protection.recent_of(head.budget());
+    const auto eligible = [&](Index i) { return protection.allows(head, i, recent); };
+    const auto score = [&](Index i) { return scorer.score(head, i); };
+    const auto position = [&](Index i) { return head.position(i); };
+    std::int32_t* victims = head.scratch().slots;
+    const Index at_once = Merger::changes_scores ? 1 : excess;
+    for (Index left = excess; left > 0; left -= at_once) {
+      team.smallest(at_once, head.length(), eligible, score, position, victims);
+      const Index leaving =
+          merger.retire(team, head, scorer, victims, at_once, eligible, merger_column);
+      remove_entries(team, head, victims, leaving);
+    }
+  }
+};
+
+}  // namespace tersekv

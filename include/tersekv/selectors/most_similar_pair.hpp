@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/policy.hpp"
+#include "tersekv/selectors/nearest_neighbours.hpp"
+
+namespace tersekv {
+
+/// The two unprotected entries with the most similar keys (cosine) become one, the older is merged
+/// into the later, until the head is within its budget; ties: the pair with the lower older
+/// position, then the lower later one.
+///
+/// A step costs a few passes over the keys, O(n head_dim), never a comparison of all pairs.
+struct MostSimilarPair : SelectorBase {
+  static constexpr bool needs_budget = true;
+  Protection protection = {};
+
+  void validate(const Shape&, Index budget, Index set_aside) const {
+    protection.validate();
+    protection.validate_budget(budget, set_aside);
+  }
+  TERSEKV_HD Index statistics(const Shape&) const { return 2; }
+  Index max_length(const Shape&, Index budget) const { return budget; }
+
+  template <class Team, class Head, class Scorer, class Merger>
+  TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
+                           Index column, Index merger_column) const {
+    if (head.length() <= head.budget()) return;
+    scorer.prepare(team, head);
+    const detail::NearestNeighbours<Head> near{head, merger.norms(merger_column), column,
+                                               protection, protection.recent_of(head.budget())};
+    std::int32_t* list = head.scratch().slots;
+    const Index fresh = team.collect(
+        head.length(), [&](Index i) { return near.eligible(i) && near.is_new(i); }, list);
+    for (Index a = 0; a < fresh; ++a) near.introduce(team, list[a]);
+    while (head.length() > head.budget()) {
+      const Index one = near.closest(team);
+      if (near.is_stale(one)) {
+        near.search(team, one);
+        continue;
+      }
+      const Index other = near.neighbour(one);
+      const bool older = head.position(one) < head.position(other);
+      const Index victim = older ? one : other, target = older ? other : one;
+      const Index last = head.length() - 1;
+      merger.merge(team, head, scorer, victim, target, merger_column);
+      near.forget(team, victim, target, last);
+      team.once([&] { list[0] = static_cast<std::int32_t>(victim); });
+      remove_entries(team, head, list, 1);
+      near.introduce(team, target == last ? victim : target);
+    }
+  }
+};
+
+}  // namespace tersekv

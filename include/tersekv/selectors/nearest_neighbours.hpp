@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/key_norms.hpp"
+#include "tersekv/policy.hpp"
+
+namespace tersekv::detail {
+
+/// For every unprotected entry, the unprotected entry with the most similar key, kept up to date in
+/// two columns of the statistics: the similarity, and the neighbour's slot + 1.
+///
+/// A new entry, or one whose key a merge has changed, costs one pass over the keys, which also
+/// offers it to all others. An entry whose neighbour is gone keeps the old similarity as an upper
+/// bound and looks again only if that bound is the highest of all.
+template <class Head>
+struct NearestNeighbours {
+  const Head& head;
+  KeyNorms norms;
+  Index column;
+  Protection protection;
+  Index recent;
+
+  TERSEKV_HD bool eligible(Index i) const { return protection.allows(head, i, recent); }
+  TERSEKV_HD bool is_new(Index i) const { return link(i) == kNew; }
+  TERSEKV_HD bool is_stale(Index i) const { return link(i) == kStale; }
+  TERSEKV_HD Index neighbour(Index i) const { return link(i) - 1; }
+
+  /// Finds the nearest neighbour of `slot` and offers `slot` to all others.
+  template <class Team>
+  TERSEKV_HD void introduce(Team& team, Index slot) const {
+    const float* near = norms.similarities(team, head, slot);
+    team.for_each(head.length(), [&](Index i) {
+      if (i == slot || !eligible(i) || is_new(i)) return;
+      const bool tie = near[i] == similarity(i) && !is_stale(i) &&
+                       head.position(slot) < head.position(neighbour(i));
+      if (near[i] > similarity(i) || tie) {
+        similarity(i) = near[i];
+        link(i) = static_cast<std::int32_t>(slot + 1);
+      }
+    });
+    choose(team, slot, near);
+  }
+  /// Looks for the nearest neighbour of `slot` again.
+  template <class Team>
+  TERSEKV_HD void search(Team& team, Index slot) const {
+    choose(team, slot, norms.similarities(team, head, slot));
+  }
+  /// An entry of the closest pair, or a stale one that might be; ties: the pair with the lower
+  /// older position, then the lower later one.
+  template <class Team>
+  TERSEKV_HD Index closest(Team& team) const {
+    return team.argmax(
+        head.length(), [&](Index i) { return eligible(i); }, [&](Index i) { return similarity(i); },
+        [&](Index i) -> Index {
+          if (is_stale(i)) return -1;  // must be looked at before a tie is decided
+          const Index a = head.position(i), b = head.position(neighbour(i));
+          return a < b ? a << 32 | b : b << 32 | a;
+        });
+  }
+  /// `victim` leaves, `target` changes, the entry in slot `last` moves to the victim's.
+  template <class Team>
+  TERSEKV_HD void forget(Team& team, Index victim, Index target, Index last) const {
+    team.for_each(head.length(), [&](Index i) {
+      const Index near = neighbour(i);
+      if (near == victim || near == target) {
+        link(i) = kStale;
+      } else if (near == last) {
+        link(i) = static_cast<std::int32_t>(victim + 1);
+      }
+    });
+  }
+
+ private:
+  static constexpr std::int32_t kNew = 0;     // never introduced: the column's initial value
+  static constexpr std::int32_t kStale = -1;  // the neighbour is gone; similarity: an upper bound
+
+  TERSEKV_HD float& similarity(Index i) const { return head.stat(column, i); }
+  TERSEKV_HD std::int32_t& link(Index i) const { return head.int_stat(column + 1, i); }
+
+  template <class Team>
+  TERSEKV_HD void choose(Team& team, Index slot, const float* near) const {
+    const Index best = team.argmax(
+        head.length(), [&](Index i) { return i != slot && eligible(i); },
+        [&](Index i) { return near[i]; }, [&](Index i) { return head.position(i); });
+    team.once([&] {
+      similarity(slot) = best < 0 ? -2.0f : near[best];
+      link(slot) = best < 0 ? kStale : static_cast<std::int32_t>(best + 1);
+    });
+  }
+};
+
+}  // namespace tersekv::detail

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The only file that knows the machine's vectors: the compiler's portable vector types, as wide as
+// the flags of the including project allow (AVX-512, AVX2, or 128 bits: SSE2, NEON), and one
+// instruction they do not offer (half to float). Nothing here relies on infinities, NaN or on the
+// order of additions, so `-ffast-math` changes no more than the last bits.
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#include "tersekv/element.hpp"
+
+namespace tersekv::simd {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+#elif defined(__AVX__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
+
+inline Floats broadcast(float x) { return Floats{} + x; }
+
+inline Floats load(const float* p) {
+  Floats v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+inline Floats load(const BFloat16* p) {
+  using Shorts = std::uint16_t __attribute__((vector_size(2 * kLanes)));
+  Shorts bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return std::bit_cast<Floats>(__builtin_convertvector(bits, Ints) << 16);
+}
+
+inline Floats load(const Half* p) {
+#if defined(__AVX512F__)
+  __m256i bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return std::bit_cast<Floats>(_mm512_maskz_cvtph_ps(0xffff, bits));
+#elif defined(__F16C__) && defined(__AVX__)
+  __m128i bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return std::bit_cast<Floats>(_mm256_cvtph_ps(bits));
+#else
+  Floats v;
+  for (int i = 0; i < kLanes; ++i) v[i] = to_float(p[i]);
+  return v;
+#endif
+}
+
+inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
+
+inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+
+inline float sum(Floats v) {
+  float total = 0;
+  for (int i = 0; i < kLanes; ++i) total += v[i];
+  return total;
+}
+
+inline float max(Floats v) {
+  float best = v[0];
+  for (int i = 1; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
+  return best;
+}
+
+/// e^x, relative error below 3e-7 where the result is a normal float (1e-5 under `-ffast-math`);
+/// x is clamped to +-87, so nothing overflows and nothing becomes zero.
+inline Floats exp(Floats x) {
+  const Floats low = broadcast(-87.0f), high = broadcast(87.0f);
+  x = x < low ? low : x;
+  x = x > high ? high : x;
+  // x = n ln 2 + r with |r| <= ln(2)/2; n by truncation and a correction, as adding and subtracting
+  // a large constant would be optimised away under -ffast-math.
+  const Floats t = x * 1.44269504088896341f + 0.5f;
+  Ints n = __builtin_convertvector(t, Ints);
+  n += (t < __builtin_convertvector(n, Floats));  // a true comparison is -1
+  const Floats whole = __builtin_convertvector(n, Floats);
+  const Floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  // Taylor's polynomial; the next term is below 6e-9.
+  Floats p = r * (1.0f / 5040) + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * std::bit_cast<Floats>((n + 127) << 23);
+}
+
+}  // namespace tersekv::simd

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <type_traits>
+
+#include "tersekv/config.hpp"
+#include "tersekv/portability.hpp"
+
+namespace tersekv {
+
+/// Borrowed [tokens, heads, head_dim] with strides in elements, so that every layout an engine may
+/// use is read in place: rows of all heads, head-major, K and V interleaved in one row.
+template <class T>
+struct TokenView {
+  T* data = nullptr;
+  Index tokens = 0, heads = 0, head_dim = 0;
+  Index token_stride = 0, head_stride = 0, dim_stride = 1;
+
+  TERSEKV_HD T& operator()(Index token, Index head, Index dim) const {
+    return data[token * token_stride + head * head_stride + dim * dim_stride];
+  }
+  /// Tokens [first, first + count).
+  TokenView rows(Index first, Index count) const {
+    TokenView part = *this;
+    part.data = data == nullptr ? nullptr : data + first * token_stride;
+    part.tokens = count;
+    return part;
+  }
+  operator TokenView<const T>() const  // NOLINT: implicit like T* to const T*
+      requires(!std::is_const_v<T>) {
+    return {data, tokens, heads, head_dim, token_stride, head_stride, dim_stride};
+  }
+};
+
+/// Contiguous [tokens, heads, head_dim]: what a projection writes.
+template <class T>
+TokenView<T> nhd_view(T* data, Index tokens, Index heads, Index head_dim) {
+  return {data, tokens, heads, head_dim, heads * head_dim, head_dim, 1};
+}
+
+/// Contiguous [heads, tokens, head_dim].
+template <class T>
+TokenView<T> hnd_view(T* data, Index tokens, Index heads, Index head_dim) {
+  return {data, tokens, heads, head_dim, head_dim, tokens * head_dim, 1};
+}
+
+/// Borrowed [tokens, kv_heads] predicted importance of new tokens (KVzap's surrogate).
+struct ScoreView {
+  const float* data = nullptr;
+  Index token_stride = 0, head_stride = 1;
+  float operator()(Index token, Index head) const {
+    return data[token * token_stride + head * head_stride];
+  }
+  /// From token `first` on.
+  ScoreView rows(Index first) const {
+    return {data == nullptr ? nullptr : data + first * token_stride, token_stride, head_stride};
+  }
+};
+
+/// Borrowed attention rows of the last `rows` queries of a sequence, one block per KV head, reduced
+/// over the group: element (row, kv_head, slot). Row r saw the first
+/// `length - (rows - 1 - r)` slots of each head; what lies beyond is not read. Slots are in storage
+/// order, the order in which `KVCache::attend` writes them and `KVCache::head` shows them.
+template <class T>
+struct AttentionRows {
+  T* data = nullptr;
+  Index rows = 0;
+  Index row_stride = 0, head_stride = 0;
+  T* row(Index index, Index kv_head) const {
+    return data + index * row_stride + kv_head * head_stride;
+  }
+};
+
+}  // namespace tersekv
