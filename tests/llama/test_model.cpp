@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "model.hpp"
+#include "tiny_model.hpp"
+
+namespace {
+
+using llama::Index;
+using llama::Token;
+using llama_test::TinyModel;
+using Row = std::vector<double>;
+
+// The model once more, in double precision, from the definitions, one token and one number at a
+// time.
+class SlowModel {
+ public:
+  explicit SlowModel(const TinyModel& model) : m_(model), keys_(m_.layers), values_(m_.layers) {}
+
+  Row next(Token token) {
+    Row x(m_.embedding);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      x[i] = m_.weights.at("token_embd.weight")[token * x.size() + i];
+    }
+    for (std::uint32_t layer = 0; layer < m_.layers; ++layer) {
+      add(x, attention(layer, norm(x, name(layer, "attn_norm"))));
+      add(x, feed_forward(layer, norm(x, name(layer, "ffn_norm"))));
+    }
+    ++position_;
+    return product(m_.tied ? "token_embd.weight" : "output.weight", norm(x, "output_norm.weight"));
+  }
+
+ private:
+  static std::string name(std::uint32_t layer, const std::string& part) {
+    return "blk." + std::to_string(layer) + "." + part + ".weight";
+  }
+  static void add(Row& x, const Row& y) {
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  }
+  Row product(const std::string& weight, const Row& x) const {
+    const std::vector<float>& w = m_.weights.at(weight);
+    Row y(w.size() / x.size());
+    for (std::size_t r = 0; r < y.size(); ++r) {
+      for (std::size_t c = 0; c < x.size(); ++c) y[r] += w[r * x.size() + c] * x[c];
+    }
+    return y;
+  }
+  Row norm(const Row& x, const std::string& weight) const {
+    double squares = 0;
+    for (const double v : x) squares += v * v;
+    const double rms = std::sqrt(squares / static_cast<double>(x.size()) + m_.epsilon);
+    Row y(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] / rms * m_.weights.at(weight)[i];
+    return y;
+  }
+  void rotate(Row& heads) const {
+    for (std::size_t start = 0; start < heads.size(); start += m_.head_dim) {
+      for (std::uint32_t i = 0; i < m_.rotated / 2; ++i) {
+        double frequency = std::pow(m_.rope_base, -2.0 * i / m_.rotated) / m_.rope_scale;
+        if (m_.stretched) frequency /= m_.weights.at("rope_freqs.weight")[i];
+        const double angle = position_ * frequency;
+        double& a = heads[start + 2 * i];
+        double& b = heads[start + 2 * i + 1];
+        const double turned = a * std::cos(angle) - b * std::sin(angle);
+        b = a * std::sin(angle) + b * std::cos(angle);
+        a = turned;
+      }
+    }
+  }
+  Row attention(std::uint32_t layer, const Row& x) {
+    Row q = product(name(layer, "attn_q"), x), k = product(name(layer, "attn_k"), x);
+    rotate(q);
+    rotate(k);
+    keys_[layer].push_back(k);
+    values_[layer].push_back(product(name(layer, "attn_v"), x));
+    Row out(q.size());
+    for (std::uint32_t head = 0; head < m_.q_heads; ++head) {
+      const std::uint32_t at = head * m_.head_dim;
+      const std::uint32_t shared = head / (m_.q_heads / m_.kv_heads) * m_.head_dim;
+      double total = 0;
+      Row sum(m_.head_dim);
+      for (std::size_t t = 0; t < keys_[layer].size(); ++t) {
+        double logit = 0;
+        for (std::uint32_t i = 0; i < m_.head_dim; ++i) {
+          logit += q[at + i] * keys_[layer][t][shared + i] / std::sqrt(double{m_.head_dim * 1.0});
+        }
+        total += std::exp(logit);
+        for (std::uint32_t i = 0; i < m_.head_dim; ++i) {
+          sum[i] += std::exp(logit) * values_[layer][t][shared + i];
+        }
+      }
+      for (std::uint32_t i = 0; i < m_.head_dim; ++i) out[at + i] = sum[i] / total;
+    }
+    return product(name(layer, "attn_output"), out);
+  }
+  Row feed_forward(std::uint32_t layer, const Row& x) const {
+    Row gate = product(name(layer, "ffn_gate"), x);
+    const Row up = product(name(layer, "ffn_up"), x);
+    for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
+    return product(name(layer, "ffn_down"), gate);
+  }
+
+  const TinyModel& m_;
+  std::vector<std::vector<Row>> keys_, values_;  // [layer][token]
+  double position_ = 0;
+};
+
+std::vector<Token> random_tokens(std::size_t count, std::uint32_t vocab, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<Token> draw(0, static_cast<Token>(vocab) - 1);
+  std::vector<Token> tokens(count);
+  std::ranges::generate(tokens, [&] { return draw(random); });
+  return tokens;
+}
+
+// Logits of every token, fed in pieces of `chunk`.
+llama::Matrix run(const llama::Model& model, const llama::CacheRequest& request,
+                  std::span<const Token> tokens, Index chunk, llama::SessionOptions options = {}) {
+  const auto caches = llama::make_caches(request);
+  llama::Session session(model, *caches, std::move(options));
+  llama::Matrix logits(static_cast<Index>(tokens.size()), model.config().vocab_size);
+  for (Index first = 0; first < logits.rows(); first += chunk) {
+    const Index count = std::min(chunk, logits.rows() - first);
+    logits.middleRows(first, count) = session.logits(session.feed(tokens.subspan(first, count), 1));
+  }
+  return logits;
+}
+
+double largest_difference(const llama::Matrix& a, const llama::Matrix& b) {
+  return (a - b).cwiseAbs().maxCoeff();
+}
+
+void check_against_slow(TinyModel tiny) {
+  const std::vector<std::byte> bytes = tiny.build();
+  const llama::GgufFile file(bytes, "tiny");
+  const llama::Model model(file);
+  const std::vector<Token> tokens = random_tokens(23, tiny.vocab, tiny.seed);
+  SlowModel slow(tiny);
+  llama::Matrix expected(static_cast<Index>(tokens.size()), tiny.vocab);
+  for (Index t = 0; t < expected.rows(); ++t) {
+    const Row row = slow.next(tokens[t]);
+    for (Index i = 0; i < expected.cols(); ++i) expected(t, i) = static_cast<float>(row[i]);
+  }
+  const llama::CacheRequest request{.shape = model.cache_shape()};
+  const double size = expected.cwiseAbs().maxCoeff();
+  for (const Index chunk : {Index{23}, Index{7}, Index{1}}) {
+    INFO("chunks of " << chunk);
+    CHECK(largest_difference(run(model, request, tokens, chunk), expected) < 2e-5 * size);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the model computes what its definition says") {
+  SECTION("grouped queries, output matrix of its own") { check_against_slow({}); }
+  SECTION("output tied to the embedding") { check_against_slow({.tied = true, .seed = 2}); }
+  SECTION("every query head with keys of its own") {
+    check_against_slow({.kv_heads = 6, .seed = 3});
+  }
+  SECTION("one KV head for all") { check_against_slow({.kv_heads = 1, .seed = 4}); }
+  SECTION("only the first dimensions of a head turn") {
+    check_against_slow({.head_dim = 6, .rotated = 2, .seed = 5});
+  }
+  SECTION("positions scaled, frequencies stretched") {
+    check_against_slow({.rope_scale = 2.5f, .stretched = true, .seed = 6});
+  }
+}
+
+TEST_CASE("the check of the model notices a wrong one") {
+  TinyModel tiny;
+  const std::vector<std::byte> bytes = tiny.build();
+  const llama::GgufFile file(bytes, "tiny");
+  const llama::Model model(file);
+  const std::vector<Token> tokens = random_tokens(2, tiny.vocab, 1);
+  const llama::Matrix logits = run(model, {.shape = model.cache_shape()}, tokens, 1);
+  tiny.rope_base = 101;  // far less than any mistake would change
+  SlowModel slow(tiny);
+  slow.next(tokens[0]);
+  const Row row = slow.next(tokens[1]);
+  double difference = 0;
+  for (Index i = 0; i < logits.cols(); ++i) {
+    difference = std::max(difference, std::abs(logits(1, i) - row[i]));
+  }
+  CHECK(difference > 1e-4);
+}
+
+TEST_CASE("every policy gives the same logits whatever the chunks") {
+  TinyModel tiny;
+  const std::vector<std::byte> bytes = tiny.build();
+  const llama::GgufFile file(bytes, "tiny");
+  const llama::Model model(file);
+  const std::vector<Token> tokens = random_tokens(90, tiny.vocab, 7);
+  for (const llama::PolicyInfo& policy : llama::policy_catalogue()) {
+    if (!policy.needs_setting.empty()) continue;
+    for (const char* kv_type : {"f32", "f16", "bf16"}) {
+      INFO(policy.name << " " << kv_type);
+      const llama::CacheRequest request{
+          .policy = policy.name, .budget = 40, .kv_type = kv_type, .shape = model.cache_shape()};
+      const llama::Matrix one_by_one = run(model, request, tokens, 1);
+      // Matrix products round differently, and storage to 16 bits turns a rounding into a step.
+      const double tolerance = std::string(kv_type) == "f32" ? 1e-4 : 2e-2;
+      CHECK(largest_difference(run(model, request, tokens, 90), one_by_one) < tolerance);
+      CHECK(largest_difference(run(model, request, tokens, 13), one_by_one) < tolerance);
+    }
+  }
+}
+
+TEST_CASE("activations rounded to int8 come close") {
+  TinyModel tiny;
+  const std::vector<std::byte> bytes = tiny.build();
+  const llama::GgufFile file(bytes, "tiny");
+  const llama::Model model(file);
+  const std::vector<Token> tokens = random_tokens(20, tiny.vocab, 8);
+  const llama::CacheRequest request{.shape = model.cache_shape()};
+  const llama::Matrix exact = run(model, request, tokens, 1);
+  const llama::Matrix fast = run(model, request, tokens, 1, {.threads = 2, .exact = false});
+  CHECK(largest_difference(exact, fast) < 0.05 * exact.cwiseAbs().maxCoeff());
+}
+
+TEST_CASE("models that cannot be run are refused") {
+  const auto load = [](const std::vector<std::byte>& bytes) {
+    const llama::GgufFile file(bytes, "tiny");
+    llama::Model model(file);
+  };
+  using Catch::Matchers::ContainsSubstring;
+  SECTION("another architecture") {
+    llama_test::GgufBuilder builder;
+    builder.text("general.architecture", "mamba");
+    CHECK_THROWS_WITH(load(builder.build()), ContainsSubstring("mamba"));
+  }
+  SECTION("heads that do not divide") {
+    TinyModel tiny{.kv_heads = 4};
+    CHECK_THROWS_WITH(load(tiny.build()), ContainsSubstring("6 query heads"));
+  }
+  SECTION("an odd number of rotated dimensions") {
+    TinyModel tiny{.rotated = 3};
+    CHECK_THROWS_WITH(load(tiny.build()), ContainsSubstring("RoPE"));
+  }
+  SECTION("dimensions beyond all bounds") {
+    TinyModel tiny{.layers = 0};
+    CHECK_THROWS_WITH(load(tiny.build()), ContainsSubstring("block_count"));
+  }
+  SECTION("a tensor that is missing") {
+    TinyModel tiny;
+    const std::vector<std::byte> bytes = tiny.build();
+    std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    text.replace(text.find("blk.1.ffn_up"), 12, "blk.1.ffn_xx");
+    const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+    CHECK_THROWS_WITH(load({begin, begin + text.size()}), ContainsSubstring("blk.1.ffn_up.weight"));
+  }
+  SECTION("a token outside the vocabulary") {
+    TinyModel tiny;
+    const std::vector<std::byte> bytes = tiny.build();
+    const llama::GgufFile file(bytes, "tiny");
+    const llama::Model model(file);
+    const std::vector<Token> tokens = {29};
+    CHECK_THROWS_WITH(run(model, {.shape = model.cache_shape()}, tokens, 1),
+                      ContainsSubstring("token 29"));
+  }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gguf_builder.hpp"
+
+namespace llama_test {
+
+/// A random model small enough to be computed by hand, as a file and as plain numbers.
+struct TinyModel {
+  std::uint32_t vocab = 29, embedding = 24, layers = 3, q_heads = 6, kv_heads = 2, head_dim = 4,
+                feed_forward = 20, rotated = 4;
+  float epsilon = 1e-5f, rope_base = 100.0f, rope_scale = 1.0f;
+  bool tied = false, stretched = false;  ///< stretched: rope_freqs.weight is given
+  std::uint32_t seed = 1;
+
+  std::map<std::string, std::vector<float>> weights = {};  ///< [rows, cols] by name
+
+  /// Draws the weights and writes the file.
+  std::vector<std::byte> build() {
+    std::mt19937 random(seed);
+    GgufBuilder file;
+    file.text("general.architecture", "llama");
+    const auto put = [&](const char* key, std::uint32_t value) {
+      file.value(std::string("llama.") + key, u32, value);
+    };
+    put("embedding_length", embedding);
+    put("block_count", layers);
+    put("feed_forward_length", feed_forward);
+    put("attention.head_count", q_heads);
+    put("attention.head_count_kv", kv_heads);
+    put("attention.key_length", head_dim);
+    put("attention.value_length", head_dim);
+    put("rope.dimension_count", rotated);
+    file.value("llama.attention.layer_norm_rms_epsilon", f32, epsilon);
+    file.value("llama.rope.freq_base", f32, rope_base);
+    if (rope_scale != 1.0f) {
+      file.text("llama.rope.scaling.type", "linear");
+      file.value("llama.rope.scaling.factor", f32, rope_scale);
+    }
+    const auto tensor = [&](const std::string& name, std::uint32_t rows, std::uint32_t cols,
+                            float mean, float deviation) {
+      std::normal_distribution<float> normal(mean, deviation);
+      std::vector<float>& values = weights[name];
+      values.resize(std::size_t{rows} * cols);
+      for (float& value : values) value = normal(random);
+      std::vector<std::uint64_t> shape = {cols};
+      if (rows > 1) shape.push_back(rows);
+      file.tensor(name, shape, 0, std::as_bytes(std::span(values)));
+    };
+    const std::uint32_t q_rows = q_heads * head_dim, kv_rows = kv_heads * head_dim;
+    tensor("token_embd.weight", vocab, embedding, 0, 1);
+    tensor("output_norm.weight", 1, embedding, 1, 0.2f);
+    if (!tied) tensor("output.weight", vocab, embedding, 0, 0.3f);
+    if (stretched) tensor("rope_freqs.weight", 1, rotated / 2, 3, 0.5f);
+    for (std::uint32_t i = 0; i < layers; ++i) {
+      const std::string layer = "blk." + std::to_string(i) + ".";
+      tensor(layer + "attn_norm.weight", 1, embedding, 1, 0.2f);
+      tensor(layer + "ffn_norm.weight", 1, embedding, 1, 0.2f);
+      tensor(layer + "attn_q.weight", q_rows, embedding, 0, 0.4f);
+      tensor(layer + "attn_k.weight", kv_rows, embedding, 0, 0.4f);
+      tensor(layer + "attn_v.weight", kv_rows, embedding, 0, 0.3f);
+      tensor(layer + "attn_output.weight", embedding, q_rows, 0, 0.3f);
+      tensor(layer + "ffn_gate.weight", feed_forward, embedding, 0, 0.3f);
+      tensor(layer + "ffn_up.weight", feed_forward, embedding, 0, 0.3f);
+      tensor(layer + "ffn_down.weight", embedding, feed_forward, 0, 0.3f);
+    }
+    return file.build();
+  }
+};
+
+}  // namespace llama_test

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What a decode step costs beyond attention, counted, not timed: accesses to statistics and passes
+// over the keys, per live entry. Timings belong to the benchmarks.
+
+#include <catch2/catch_test_macros.hpp>
+#include <string>
+
+#include "bare_head.hpp"
+#include "support/random.hpp"
+#include "tersekv/policies/h2o.hpp"
+#include "tersekv/policies/keepkv.hpp"
+#include "tersekv/policies/morphkv.hpp"
+#include "tersekv/policies/streaming_llm.hpp"
+#include "tersekv/policies/tova.hpp"
+#include "tersekv/policies/weightedkv.hpp"
+#include "tersekv/policies/zsmerge.hpp"
+
+using tersekv::Index;
+
+namespace {
+
+struct Cost {
+  long statistics = 0;   // accesses
+  long key_passes = 0;   // dot products of all keys with one vector
+  long comparisons = 0;  // entries looked at by reductions
+};
+
+/// A head that counts who asks for its statistics.
+class CountingHead : public tersekv::Head<float, float> {
+ public:
+  CountingHead(const Head& head, Cost& cost) : Head(head), cost_(cost) {}
+  float& stat(Index column, Index slot) const {
+    ++cost_.statistics;
+    return Head::stat(column, slot);
+  }
+  std::int32_t& int_stat(Index column, Index slot) const {
+    ++cost_.statistics;
+    return Head::int_stat(column, slot);
+  }
+
+ private:
+  Cost& cost_;
+};
+
+class CountingTeam : public tersekv::SerialTeam {
+ public:
+  explicit CountingTeam(Cost& cost) : cost_(cost) {}
+  template <class Eligible, class Key, class Position>
+  Index argmin(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+    cost_.comparisons += n;
+    return SerialTeam::argmin(n, eligible, key, position);
+  }
+  template <class Eligible, class Key, class Position>
+  Index argmax(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+    cost_.comparisons += n;
+    return SerialTeam::argmax(n, eligible, key, position);
+  }
+  template <class Eligible, class Key, class Position>
+  void smallest(Index k, Index n, Eligible&& eligible, Key&& key, Position&& position,
+                std::int32_t* out) const {
+    cost_.comparisons += n;
+    SerialTeam::smallest(k, n, eligible, key, position, out);
+  }
+  template <class Head>
+  void dot(const Head& head, const float* vector, Index n, float* out) const {
+    ++cost_.key_passes;
+    SerialTeam::dot(head, vector, n, out);
+  }
+
+ private:
+  Cost& cost_;
+};
+
+/// Average cost of a decode step at a full budget; accesses and comparisons per entry.
+struct PerStep {
+  double accesses, passes, comparisons;
+};
+template <class Policy>
+PerStep decode(const Policy& policy, Index budget, Index steps) {
+  const tersekv::Shape shape{2, 8, 0, 0.35f};
+  support::BareHead<Policy> bare(policy, shape, budget, budget + 1);
+  support::Random random(7);
+  Cost cost, warm_up;
+  for (Index token = 0; token < budget + steps; ++token) {
+    Cost& now = token < budget ? warm_up : cost;
+    const auto key = random.normals(8), value = random.normals(8), query = random.normals(16);
+    const Index slot = bare.head().length();
+    bare.push(key.data(), value.data());
+    const CountingHead head(bare.head(), now);
+    CountingTeam team(now);
+    policy.append(team, head, slot, 1, nullptr);
+    policy.observe(team, head, bare.attend(query.data(), head.length(), true));
+    policy.compress(team, head);
+    head.state().fresh = 0;
+  }
+  const double n = static_cast<double>(budget * steps);
+  return {static_cast<double>(cost.statistics) / n,
+          static_cast<double>(cost.key_passes) / static_cast<double>(steps),
+          static_cast<double>(cost.comparisons) / n};
+}
+
+}  // namespace
+
+TEST_CASE("A step of the attention-based policies touches each entry a fixed number of times") {
+  const auto check = [](const std::string& name, const auto& policy, double accesses) {
+    const PerStep small = decode(policy, 128, 256), large = decode(policy, 1024, 256);
+    CAPTURE(name, small.accesses, large.accesses, small.comparisons, large.comparisons);
+    CHECK(large.accesses <= accesses);
+    CHECK(large.accesses <= 1.1 * small.accesses + 0.1);  // per entry: no growth with n
+    CHECK(large.comparisons >= 1);
+    CHECK(large.comparisons <= 2.1);
+    CHECK(large.passes == 0);
+  };
+  check("StreamingLLM", tersekv::make_streaming_llm(), 0);
+  check("H2O", tersekv::make_h2o(), 3);
+  check("TOVA", tersekv::make_tova(), 3);
+  check("ZSMerge", tersekv::make_zsmerge(), 4);
+  check("WeightedKV", tersekv::make_weightedkv(), 5);
+}
+
+TEST_CASE("Fusing R rows costs MorphKV the same for every R, on average over R steps") {
+  for (const auto fusion : {tersekv::Fusion::sum, tersekv::Fusion::max}) {
+    for (const Index recent : {4, 32, 128}) {
+      const auto policy = tersekv::make_morphkv({.recent = recent, .fusion = fusion});
+      const PerStep step = decode(policy, 256, 512);
+      CAPTURE(recent, step.accesses);
+      CHECK(step.accesses <= 9);  // going over R rows at every step would be more than R
+    }
+  }
+}
+
+TEST_CASE("KeepKV's victim selector reads the keys once per step") {
+  const PerStep step = decode(tersekv::make_keepkv(), 256, 512);
+  CHECK(step.passes == 1);
+  CHECK(step.comparisons <= 2.1);
+}
+
+TEST_CASE("KeepKV's pair selector reads the keys a few times per step, never for all pairs") {
+  for (const Index budget : {64, 256, 1024}) {
+    const PerStep step = decode(tersekv::make_keepkv_pair(), budget, 256);
+    CAPTURE(budget, step.passes);
+    CHECK(step.passes >= 2);  // the entry that has left the protected ones, and the merged one
+    CHECK(step.passes <= 8);
+  }
+}

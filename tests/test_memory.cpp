@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+
+#include "conformance.hpp"
+#include "counting_resource.hpp"
+
+// `bytes()` is what an allocator sees, and what is no longer needed is given back.
+
+namespace {
+
+using namespace conformance;
+
+Index pages_for(Index entries, const CacheConfig& config) {
+  return (entries + config.page_size - 1) / config.page_size;
+}
+Index live_pages(const AnyCache& cache) {
+  Index pages = 0;
+  for (Index s = 0; s < cache.config().num_sequences; ++s) {
+    for (Index h = 0; h < cache.config().num_kv_heads; ++h) {
+      pages += pages_for(cache.length(s, h), cache.config());
+    }
+  }
+  return pages;
+}
+
+/// One random operation on one of the cache's sequences.
+void operate(AnyCache& cache, support::Random& random) {
+  const Index s = random.integer(0, cache.config().num_sequences - 1);
+  const std::vector<Index> sizes = {0, 1, 1, 1, 2, 7, 40};
+  Tokens tokens(random, cache.config(), random.pick(sizes));
+  switch (random.integer(0, 9)) {
+    case 0:
+      return cache.append(s, tokens.all());
+    case 1:
+      return cache.compress(s);
+    case 2:
+      return cache.clear(s);
+    case 3:
+      return extend(cache, tokens.all(s), tersekv::kNever);
+    case 4:
+      return extend(cache, tokens.all(s), 5);
+    default:
+      return extend(cache, tokens.all(s));
+  }
+}
+
+TEST_CASE("memory: bytes() is what the memory resource has given out, after every operation") {
+  FOR_EACH_POLICY(policy) {
+    for (const Runs runs : {Runs::serially, Runs::shuffled}) {
+      support::Random random(71);
+      INFO(random);
+      CountingResource resource;
+      {
+        const auto cache =
+            policy.make(small_config(policy, 2), {.runs = runs, .resource = &resource});
+        CHECK(cache->bytes() == resource.bytes());
+        for (int i = 0; i < 60; ++i) {
+          operate(*cache, random);
+          CHECK(cache->bytes() == resource.bytes());
+          if (i % 20 == 10) {
+            const auto clone = cache->clone();
+            CHECK(cache->bytes() + clone->bytes() == resource.bytes());
+            cache->pool().trim();
+          }
+        }
+      }
+      CHECK(resource.bytes() == 0);
+      CHECK(resource.sound());
+    }
+  }
+}
+
+TEST_CASE("memory: with a shared pool, the caches and the idle pages are what was given out") {
+  FOR_EACH_POLICY(policy) {
+    support::Random random(72);
+    CountingResource resource;
+    {
+      tersekv::PagePool pool(&resource);
+      const auto one = policy.make(small_config(policy, 2), {.pool = &pool});
+      const auto two =
+          policy.make(small_config(policy, 3), {.runs = Runs::shuffled, .pool = &pool});
+      for (int i = 0; i < 60; ++i) {
+        operate(random.chance(0.5) ? *one : *two, random);
+        const Index idle = pool.idle_pages() * pool.page_bytes();
+        CHECK(one->bytes() + two->bytes() + idle + pool.bookkeeping_bytes() == resource.bytes());
+        CHECK(pool.pages() - pool.idle_pages() == live_pages(*one) + live_pages(*two));
+        if (i % 20 == 10) pool.trim();
+      }
+    }
+    CHECK(resource.bytes() == 0);
+    CHECK(resource.sound());
+  }
+}
+
+TEST_CASE("memory: the parts of memory() are what the live entries need") {
+  FOR_EACH_POLICY(policy) {
+    support::Random random(73);
+    const CacheConfig config = small_config(policy);
+    for (const Storage storage : kStorages) {
+      const auto cache = policy.make(config, {.storage = storage});
+      Tokens tokens(random, config, total(kTalk));
+      feed(*cache, tokens);
+      const Index entries = cache->length(0, 0) + cache->length(0, 1);
+      const Index width = storage == Storage::floats ? 4 : 2;
+      const tersekv::MemoryUsage usage = cache->memory();
+      CHECK(usage.keys == entries * config.head_dim * width);
+      CHECK(usage.values == entries * config.head_dim * width);
+      CHECK(usage.positions == entries * 4);
+      CHECK((usage.weights == 0 || usage.weights == entries * 4));
+      CHECK(usage.statistics % (4 * entries) == 0);
+      CHECK(usage.slack >= 0);
+      CHECK(usage.total() == cache->bytes());
+    }
+  }
+}
+
+TEST_CASE("memory: appending takes a page only when the last one is full") {
+  FOR_EACH_POLICY(policy) {
+    support::Random random(74);
+    const CacheConfig config = small_config(policy);
+    const auto cache = policy.make(config, {});
+    Tokens tokens(random, config, 100);
+    for (Index i = 0; i < 100; ++i) {
+      cache->append(0, tokens.chunk(i, 1));
+      CHECK(cache->pool().pages() == 2 * pages_for(i + 1, config));
+      CHECK(cache->pool().idle_pages() == 0);
+    }
+  }
+}
+
+TEST_CASE("memory: after every call a head holds no page it does not need") {
+  FOR_EACH_POLICY(policy) {
+    support::Random random(75);
+    const CacheConfig config = small_config(policy);
+    const auto cache = policy.make(config, {});
+    Tokens tokens(random, config, total(kTalk));
+    feed(*cache, tokens, kTalk, 0, [&](Index, Index) {
+      CHECK(cache->pool().pages() - cache->pool().idle_pages() == live_pages(*cache));
+    });
+    cache->clear();
+    CHECK(cache->pool().idle_pages() == cache->pool().pages());
+  }
+}
+
+const PolicyCase& find(const std::string& name) {
+  const auto found = std::find_if(policies().begin(), policies().end(),
+                                  [&](const PolicyCase& p) { return p.name == name; });
+  REQUIRE(found != policies().end());
+  return *found;
+}
+
+TEST_CASE("memory: KVzap's heads keep what passes the threshold and give the other pages back") {
+  const PolicyCase& kvzap = find("KVzap");  // threshold -3, window 9
+  CountingResource resource;
+  support::Random random(76);
+  const CacheConfig config = small_config(kvzap);
+  const auto cache = kvzap.make(config, {.resource = &resource});
+  Tokens tokens(random, config, 400);
+  for (Index t = 0; t < 400; ++t) {
+    tokens.scores[static_cast<std::size_t>(2 * t)] = t % 100 == 0 ? -1.0f : -5.0f;
+    tokens.scores[static_cast<std::size_t>(2 * t + 1)] = t % 2 == 0 ? -3.0f : -3.5f;
+  }
+  extend(*cache, tokens.chunk(0, 300));
+  CHECK(cache->length(0, 0) == 3 + 9);
+  CHECK(cache->length(0, 1) == 150 + 5);  // 291, 293, ... 299 fail, but are in the window
+  extend(*cache, tokens.chunk(300, 100));
+  CHECK(cache->length(0, 0) == 4 + 9);
+  const Index idle = cache->pool().idle_pages();
+  CHECK(idle == cache->pool().pages() - live_pages(*cache));
+  CHECK(idle >= 100 / config.page_size);
+  const Index before = resource.bytes();
+  const std::int64_t reported = cache->bytes();
+  cache->pool().trim();
+  CHECK(resource.bytes() == before - idle * cache->pool().page_bytes());
+  CHECK(cache->bytes() == reported - idle * cache->pool().page_bytes());
+  CHECK(cache->pool().idle_pages() == 0);
+  Tokens more(random, config, 50);
+  extend(*cache, more.all());  // a trimmed pool grows again
+  CHECK(cache->bytes() == resource.bytes());
+}
+
+TEST_CASE("memory: pages that one cache gives up serve another") {
+  const PolicyCase& full = find("Full");
+  support::Random random(77);
+  tersekv::PagePool pool;
+  const CacheConfig config = small_config(full);
+  const auto one = full.make(config, {.pool = &pool}), two = full.make(config, {.pool = &pool});
+  Tokens tokens(random, config, 64);
+  extend(*one, tokens.all());
+  one->clear();
+  extend(*two, tokens.all());
+  CHECK(pool.pages() == 8);
+}
+
+TEST_CASE("memory: a pool refuses caches whose pages are of another size") {
+  const PolicyCase& full = find("Full");
+  tersekv::PagePool pool;
+  CacheConfig config = small_config(full);
+  const auto cache = full.make(config, {.pool = &pool});
+  config.page_size = 32;
+  CHECK_THROWS_AS(full.make(config, {.pool = &pool}), std::invalid_argument);
+  CHECK_THROWS_AS(
+      full.make(small_config(full), {.storage = Storage::half_and_bfloat, .pool = &pool}),
+      std::invalid_argument);
+}
+
+}  // namespace

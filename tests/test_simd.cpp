@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "support/compare.hpp"
+#include "support/random.hpp"
+#include "tersekv/simd.hpp"
+
+using support::ErrorStatistics;
+using support::Random;
+using support::within;
+using tersekv::BFloat16;
+using tersekv::from_float;
+using tersekv::Half;
+using tersekv::to_float;
+namespace simd = tersekv::simd;
+
+namespace {
+
+// Relative errors of exp. The header promises 3e-7 (1e-5 under -ffast-math, which may reorder the
+// argument's reduction); that a term of the polynomial is missing shows well below.
+#if defined(__FAST_MATH__)
+constexpr double kExpMean = 2e-6, kExpLargest = 1e-5;
+#else
+constexpr double kExpMean = 2.8e-8, kExpLargest = 1.5e-7;
+#endif
+
+/// Relative errors of simd::exp over the given arguments, every lane used.
+ErrorStatistics exp_errors(const std::vector<float>& x) {
+  ErrorStatistics errors;
+  for (std::size_t start = 0; start + simd::kLanes <= x.size(); start += simd::kLanes) {
+    const simd::Floats result = simd::exp(simd::load(x.data() + start));
+    for (int lane = 0; lane < simd::kLanes; ++lane) {
+      const double want = std::exp(static_cast<double>(x[start + static_cast<std::size_t>(lane)]));
+      errors.add(result[lane], want, want);
+    }
+  }
+  return errors;
+}
+
+std::vector<float> ramp(double low, double high, int count) {
+  std::vector<float> x;
+  for (int i = 0; i < count; ++i) x.push_back(static_cast<float>(low + (high - low) * i / count));
+  return x;
+}
+
+float exp_of(float x) { return simd::exp(simd::broadcast(x))[0]; }
+
+template <class T>
+void check_load() {
+  Random random(3);
+  INFO(random);
+  std::vector<T> memory(64);
+  for (T& x : memory) x = from_float<T>(random.normal(100));
+  memory[1] = from_float<T>(0.0f);
+  memory[2] = from_float<T>(-65504.0f);
+  memory[5] = from_float<T>(0x1p-20f);  // subnormal as a half
+  // Any alignment: rows of a head_dim that is no multiple of the vector start anywhere.
+  for (std::size_t start = 0; start + simd::kLanes <= memory.size(); ++start) {
+    const simd::Floats got = simd::load(memory.data() + start);
+    for (int lane = 0; lane < simd::kLanes; ++lane) {
+      CHECK(got[lane] == to_float(memory[start + static_cast<std::size_t>(lane)]));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("exp stays within its promised relative error, and errs as float must") {
+  for (const auto& [low, high] : {std::pair{-86.9, 0.0}, std::pair{0.0, 86.9}, std::pair{-1.0, 1.0},
+                                  std::pair{-1e-3, 1e-3}}) {
+    INFO("from " << low << " to " << high);
+    const ErrorStatistics errors = exp_errors(ramp(low, high, 400000));
+    CHECK(within(errors, {1.5e-8, kExpMean}, {4e-8, kExpLargest}));
+  }
+}
+
+TEST_CASE("exp is right where its reduction changes the power of two") {
+  std::vector<float> x;
+  for (int n = -125; n <= 125; ++n) {
+    float middle = static_cast<float>((n + 0.5) * std::log(2.0));
+    for (int step = 0; step < 4; ++step) middle = std::nextafter(middle, -1000.0f);
+    for (int step = 0; step < 8; ++step) {
+      x.push_back(middle);
+      middle = std::nextafter(middle, 1000.0f);
+    }
+  }
+  x.resize(x.size() / 16 * 16);
+  CHECK(within(exp_errors(x), {1.5e-8, 2 * kExpMean}, {4e-8, kExpLargest}));
+}
+
+TEST_CASE("exp of 0 is 1") {
+  CHECK(exp_of(0.0f) == 1.0f);
+  CHECK(exp_of(-0.0f) == 1.0f);
+}
+
+TEST_CASE("exp neither overflows nor becomes zero: its argument is clamped to 87") {
+  for (float x : {87.0f, 88.0f, 1e4f, 1e30f}) {
+    CHECK(support::close(exp_of(x), std::exp(87.0), 2e-5, 0));
+    CHECK(support::close(exp_of(-x), std::exp(-87.0), 2e-5, 0));
+  }
+}
+
+TEST_CASE("exp never decreases by more than its error") {
+  const std::vector<float> x = ramp(-20, 20, 400000);
+  float before = 0;
+  for (std::size_t start = 0; start + simd::kLanes <= x.size(); start += simd::kLanes) {
+    const simd::Floats result = simd::exp(simd::load(x.data() + start));
+    for (int lane = 0; lane < simd::kLanes; ++lane) {
+      if (result[lane] < before * (1 - static_cast<float>(kExpLargest))) {
+        FAIL("at " << x[start + static_cast<std::size_t>(lane)]);
+      }
+      before = result[lane];
+    }
+  }
+}
+
+TEST_CASE("load reads every element type at any alignment") {
+  check_load<float>();
+  check_load<Half>();
+  check_load<BFloat16>();
+}
+
+TEST_CASE("load agrees with the scalar conversion for every finite half and bfloat16") {
+  const auto check = [](auto element, std::uint32_t exponent) {
+    using T = decltype(element);
+    std::array<T, 16> run;
+    for (std::uint32_t pattern = 0; pattern < 65536; pattern += 16) {
+      for (std::uint32_t i = 0; i < 16; ++i) run[i].bits = static_cast<std::uint16_t>(pattern + i);
+      if ((pattern & exponent) == exponent) continue;
+      // A bfloat16 subnormal is a subnormal float, which -ffast-math may flush.
+      if (sizeof(T) == 2 && exponent == 0x7f80 && (pattern & exponent) == 0) continue;
+      for (std::size_t start = 0; start + simd::kLanes <= 16; start += simd::kLanes) {
+        const simd::Floats got = simd::load(run.data() + start);
+        for (int lane = 0; lane < simd::kLanes; ++lane) {
+          const float want = to_float(run[start + static_cast<std::size_t>(lane)]);
+          if (got[lane] != want) FAIL("pattern " << pattern << ", lane " << lane);
+        }
+      }
+    }
+  };
+  check(Half{}, 0x7c00);
+  check(BFloat16{}, 0x7f80);
+  SUCCEED();
+}
+
+TEST_CASE("store, broadcast, sum and max do what they say") {
+  Random random(4);
+  INFO(random);
+  for (int trial = 0; trial < 50; ++trial) {
+    const std::vector<float> x = random.normals(simd::kLanes), y = random.normals(simd::kLanes);
+    const simd::Floats a = simd::load(x.data()), b = simd::load(y.data());
+    std::vector<float> stored(simd::kLanes + 2, -1.0f);
+    simd::store(stored.data() + 1, a);
+    CHECK(std::vector<float>(stored.begin() + 1, stored.end() - 1) == x);
+    CHECK(stored.front() == -1.0f);
+    CHECK(stored.back() == -1.0f);
+    double total = 0;
+    for (float element : x) total += element;
+    CHECK(support::close(simd::sum(a), total, 0, 1e-5));
+    CHECK(simd::max(a) == *std::max_element(x.begin(), x.end()));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      CHECK(simd::max(a, b)[static_cast<int>(i)] == std::max(x[i], y[i]));
+      CHECK(simd::broadcast(x[i])[static_cast<int>(i)] == x[i]);
+    }
+  }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <numeric>
+#include <vector>
+
+#include "bare_head.hpp"
+#include "support/random.hpp"
+#include "tersekv/team.hpp"
+#include "threads/thread_team.hpp"
+
+// Each operation of a team, on one thread and on several, against a loop that anybody can check.
+
+using support::Random;
+using support::ThreadTeam;
+using tersekv::Index;
+using tersekv::SerialTeam;
+
+namespace {
+
+using Slots = std::vector<std::int32_t>;
+
+struct Candidates {
+  std::vector<float> keys;
+  std::vector<Index> positions;
+  std::vector<bool> eligible;
+
+  Index size() const { return static_cast<Index>(keys.size()); }
+  auto key() const {
+    return [this](Index i) { return keys[static_cast<std::size_t>(i)]; };
+  }
+  auto position() const {
+    return [this](Index i) { return positions[static_cast<std::size_t>(i)]; };
+  }
+  auto is_eligible() const {
+    return [this](Index i) { return static_cast<bool>(eligible[static_cast<std::size_t>(i)]); };
+  }
+  /// The eligible, from the lowest (or highest) key to the other end; equal keys by position.
+  Slots in_order(bool highest_first = false) const {
+    Slots slots;
+    for (Index i = 0; i < size(); ++i) {
+      if (is_eligible()(i)) slots.push_back(static_cast<std::int32_t>(i));
+    }
+    for (std::size_t a = 0; a < slots.size(); ++a) {
+      for (std::size_t b = a + 1; b < slots.size(); ++b) {
+        const float x = key()(slots[a]), y = key()(slots[b]);
+        const bool wrong =
+            x == y ? position()(slots[a]) > position()(slots[b]) : (x > y) != highest_first;
+        if (wrong) std::swap(slots[a], slots[b]);
+      }
+    }
+    return slots;
+  }
+};
+
+/// Few different keys, so that ties are the rule; positions in an order that is not the slots'.
+Candidates random_candidates(Random& random, Index n, double share) {
+  Candidates c;
+  c.positions.resize(static_cast<std::size_t>(n));
+  std::iota(c.positions.begin(), c.positions.end(), 10);
+  for (std::size_t i = c.positions.size(); i > 1; --i) {
+    std::swap(c.positions[i - 1],
+              c.positions[static_cast<std::size_t>(random.integer(0, static_cast<Index>(i) - 1))]);
+  }
+  for (Index i = 0; i < n; ++i) {
+    c.keys.push_back(static_cast<float>(random.integer(-2, 2)));
+    c.eligible.push_back(random.chance(share));
+  }
+  return c;
+}
+
+/// Runs body(team) on one thread and on 1 to 4 real ones, and returns what every lane returned.
+template <class Body>
+auto on_every_lane(Body body) {
+  SerialTeam serial;
+  std::vector<decltype(body(serial))> results{body(serial)};
+  for (Index lanes = 1; lanes <= 4; ++lanes) {
+    std::vector<decltype(body(serial))> of_lane(static_cast<std::size_t>(lanes));
+    ThreadTeam::run(lanes, [&](ThreadTeam& team, Index lane) {
+      of_lane[static_cast<std::size_t>(lane)] = body(team);
+    });
+    results.insert(results.end(), of_lane.begin(), of_lane.end());
+  }
+  return results;
+}
+
+/// As on_every_lane, for an operation that writes a list: body(team, list) -> length.
+template <class Body>
+std::vector<Slots> lists_on_every_team(const Slots& before, Body body) {
+  std::vector<Slots> results;
+  const auto keep = [&](Slots list, Index length) {
+    list.resize(static_cast<std::size_t>(length));
+    results.push_back(list);
+  };
+  SerialTeam serial;
+  Slots list = before;
+  const Index length = body(serial, list.data());
+  keep(list, length);
+  for (Index lanes = 1; lanes <= 4; ++lanes) {
+    list = before;
+    std::vector<Index> lengths(static_cast<std::size_t>(lanes));
+    ThreadTeam::run(lanes, [&](ThreadTeam& team, Index lane) {
+      lengths[static_cast<std::size_t>(lane)] = body(team, list.data());
+    });
+    for (Index of_lane : lengths) keep(list, of_lane);
+  }
+  return results;
+}
+
+const std::vector<Index> kSizes{0, 1, 2, 3, 7, 16, 33};
+
+}  // namespace
+
+TEST_CASE("argmin and argmax name the lowest position among equals, or -1") {
+  Random random(1);
+  INFO(random);
+  for (Index n : kSizes) {
+    for (double share : {0.0, 0.5, 1.0}) {
+      const Candidates c = random_candidates(random, n, share);
+      const Slots up = c.in_order(), down = c.in_order(true);
+      INFO("n " << n << ", eligible " << up.size());
+      for (Index got : on_every_lane([&](auto& team) {
+             return team.argmin(n, c.is_eligible(), c.key(), c.position());
+           })) {
+        CHECK(got == (up.empty() ? -1 : up.front()));
+      }
+      for (Index got : on_every_lane([&](auto& team) {
+             return team.argmax(n, c.is_eligible(), c.key(), c.position());
+           })) {
+        CHECK(got == (down.empty() ? -1 : down.front()));
+      }
+    }
+  }
+}
+
+TEST_CASE("smallest lists the k lowest, lowest first, ties by position, k up to all") {
+  Random random(2);
+  INFO(random);
+  for (Index n : kSizes) {
+    for (double share : {0.3, 1.0}) {
+      const Candidates c = random_candidates(random, n, share);
+      const Slots want = c.in_order();
+      const auto most = static_cast<Index>(want.size());
+      for (Index k : {Index{1}, Index{2}, most / 2, most - 1, most}) {
+        if (k < 1 || k > most) continue;
+        INFO("n " << n << ", eligible " << most << ", k " << k);
+        const Slots first(want.begin(), want.begin() + k);
+        for (const Slots& got : lists_on_every_team(
+                 Slots(static_cast<std::size_t>(n), -7), [&](auto&team, std::int32_t*out) {
+                   team.smallest(k, n, c.is_eligible(), c.key(), c.position(), out);
+                   return k;
+                 })) {
+          CHECK(got == first);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("smallest of nobody is -1") {
+  Random random(3);
+  for (Index n : {0, 5}) {
+    const Candidates c = random_candidates(random, n, 0.0);
+    for (const Slots& got : lists_on_every_team(Slots(5, -7), [&](auto&team, std::int32_t*out) {
+           team.smallest(1, n, c.is_eligible(), c.key(), c.position(), out);
+           return Index{1};
+         })) {
+      CHECK(got == Slots{-1});
+    }
+  }
+}
+
+TEST_CASE("collect lists the wanted indices in ascending order") {
+  Random random(4);
+  INFO(random);
+  for (Index n : kSizes) {
+    for (double share : {0.0, 0.4, 1.0}) {
+      const Candidates c = random_candidates(random, n, share);
+      Slots want = c.in_order();
+      std::sort(want.begin(), want.end());
+      for (const Slots& got : lists_on_every_team(Slots(static_cast<std::size_t>(n)),
+                                                  [&](auto&team, std::int32_t*out) {
+                                                    return team.collect(n, c.is_eligible(), out);
+                                                  })) {
+        CHECK(got == want);
+      }
+    }
+  }
+}
+
+TEST_CASE("sort orders by the given relation") {
+  Random random(5);
+  INFO(random);
+  for (Index n : kSizes) {
+    const Candidates c = random_candidates(random, n, 1.0);
+    Slots shuffled(static_cast<std::size_t>(n));
+    for (Index i = 0; i < n; ++i) {
+      shuffled[static_cast<std::size_t>(c.positions[static_cast<std::size_t>(i)] - 10)] =
+          static_cast<std::int32_t>(i);
+    }
+    for (const Slots& got : lists_on_every_team(shuffled, [&](auto&team, std::int32_t*items) {
+           team.sort(items, n, [&](std::int32_t a, std::int32_t b) {
+             return c.keys[static_cast<std::size_t>(a)] < c.keys[static_cast<std::size_t>(b)] ||
+                    (c.keys[static_cast<std::size_t>(a)] == c.keys[static_cast<std::size_t>(b)] &&
+                     c.positions[static_cast<std::size_t>(a)] <
+                         c.positions[static_cast<std::size_t>(b)]);
+           });
+           return n;
+         })) {
+      CHECK(got == c.in_order());
+    }
+  }
+}
+
+TEST_CASE("for_each visits every index once, once runs once") {
+  for (Index n : kSizes) {
+    for (Index lanes = 1; lanes <= 4; ++lanes) {
+      std::vector<int> visits(static_cast<std::size_t>(n));
+      int runs = 0;
+      ThreadTeam::run(lanes, [&](ThreadTeam& team, Index) {
+        team.for_each(n, [&](Index i) { ++visits[static_cast<std::size_t>(i)]; });
+        team.once([&] { ++runs; });
+        team.for_each(n, [&](Index i) { visits[static_cast<std::size_t>(i)] += runs; });
+      });
+      CHECK(visits == std::vector<int>(static_cast<std::size_t>(n), 2));
+      CHECK(runs == 1);
+    }
+  }
+}
+
+TEST_CASE("dot gives the same bits on any number of lanes") {
+  Random random(6);
+  INFO(random);
+  const tersekv::Shape shape{.group_size = 1, .head_dim = 12};
+  for (Index n : {0, 1, 16, 17, 50}) {
+    support::BareHead<tersekv::PolicyBase> bare(tersekv::PolicyBase{}, shape, 64, 64, 16);
+    for (Index i = 0; i < n; ++i) {
+      bare.push(random.normals(12).data(), random.normals(12).data());
+    }
+    const std::vector<float> vector = random.normals(12);
+    std::vector<float> want(64);
+    SerialTeam().dot(bare.head(), vector.data(), n, want.data());
+    for (Index i = 0; i < n; ++i) {
+      double product = 0;
+      for (Index j = 0; j < 12; ++j) {
+        product += static_cast<double>(vector[static_cast<std::size_t>(j)]) * bare.head().key(i, j);
+      }
+      CHECK(std::abs(want[static_cast<std::size_t>(i)] - product) < 1e-5);
+    }
+    for (Index lanes = 1; lanes <= 4; ++lanes) {
+      std::vector<float> got(64);
+      ThreadTeam::run(lanes, [&](ThreadTeam& team, Index) {
+        team.dot(bare.head(), vector.data(), n, got.data());
+      });
+      CHECK(got == want);
+    }
+  }
+}

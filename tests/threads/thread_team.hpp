@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <barrier>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "tersekv/team.hpp"
+
+namespace support {
+
+using tersekv::Index;
+
+/// One lane of a team of real threads, with the operations and the rules of `tersekv::SerialTeam`:
+/// every operation begins and ends with a barrier. It exists so that the thread sanitizer sees what
+/// a GPU would do to a part that breaks those rules. Slow and obvious.
+class ThreadTeam {
+ public:
+  /// body(team, lane) on `lanes` threads at once; returns when all are done.
+  template <class Body>
+  static void run(Index lanes, Body&& body) {
+    Room room(lanes);
+    std::vector<std::thread> threads;
+    for (Index lane = 0; lane < lanes; ++lane) {
+      threads.emplace_back([&room, &body, lane] {
+        ThreadTeam team(room, lane);
+        body(team, lane);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  template <class F>
+  void for_each(Index n, F&& f) const {
+    wait();
+    for (Index i = lane_; i < n; i += lanes()) f(i);
+    wait();
+  }
+
+  template <class F>
+  void once(F&& f) const {
+    wait();
+    if (lane_ == lanes() - 1) f();
+    wait();
+  }
+
+  template <class Eligible, class Key, class Position>
+  Index argmin(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+    wait();
+    Best mine;
+    for (Index i = lane_; i < n; i += lanes()) {
+      if (eligible(i)) mine = better(mine, {i, key(i), position(i)});
+    }
+    room_.best[at(lane_)] = mine;
+    wait();
+    Best best;
+    for (const Best& other : room_.best) best = better(best, other);
+    wait();
+    return best.slot;
+  }
+
+  template <class Eligible, class Key, class Position>
+  Index argmax(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+    return argmin(
+        n, eligible, [&](Index i) { return -key(i); }, position);
+  }
+
+  template <class Eligible, class Key, class Position>
+  void smallest(Index k, Index n, Eligible&& eligible, Key&& key, Position&& position,
+                std::int32_t* out) const {
+    if (k == 1) {
+      const Index best = argmin(n, eligible, key, position);
+      once([&] { out[0] = static_cast<std::int32_t>(best); });
+      return;
+    }
+    const Index found = collect(n, eligible, out);
+    sort_lowest(k, out, found, [&](std::int32_t a, std::int32_t b) {
+      const float key_a = key(a), key_b = key(b);
+      return key_a < key_b || (key_a == key_b && position(a) < position(b));
+    });
+  }
+
+  template <class Wanted>
+  Index collect(Index n, Wanted&& wanted, std::int32_t* out) const {
+    wait();
+    std::vector<std::int32_t> mine;
+    for (Index i = n * lane_ / lanes(); i < n * (lane_ + 1) / lanes(); ++i) {
+      if (wanted(i)) mine.push_back(static_cast<std::int32_t>(i));
+    }
+    room_.counts[at(lane_)] = static_cast<Index>(mine.size());
+    wait();
+    Index before = 0, total = 0;
+    for (Index lane = 0; lane < lanes(); ++lane) {
+      if (lane < lane_) before += room_.counts[at(lane)];
+      total += room_.counts[at(lane)];
+    }
+    std::copy(mine.begin(), mine.end(), out + before);
+    wait();
+    return total;
+  }
+
+  template <class Less>
+  void sort(std::int32_t* items, Index n, Less&& less) const {
+    sort_lowest(n, items, n, less);
+  }
+
+  template <class Head>
+  void dot(const Head& head, const float* vector, Index n, float* out) const {
+    wait();
+    const Index page = head.page_size();
+    for (Index first = lane_ * page; first < n; first += lanes() * page) {
+      tersekv::key_products(head, first, std::min(first + page, n), vector, 1, head.head_dim(),
+                            1.0f, out, 0);
+    }
+    wait();
+  }
+
+ private:
+  struct Best {
+    Index slot = -1;
+    float key = 0;
+    Index position = 0;
+  };
+  /// What the lanes of a team share.
+  struct Room {
+    explicit Room(Index lanes) : barrier(lanes), best(at(lanes)), counts(at(lanes)) {}
+    std::barrier<> barrier;
+    std::vector<Best> best;
+    std::vector<Index> counts;
+  };
+
+  ThreadTeam(Room& room, Index lane) : room_(room), lane_(lane) {}
+
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  Index lanes() const { return static_cast<Index>(room_.best.size()); }
+  void wait() const { room_.barrier.arrive_and_wait(); }
+
+  /// The lower key, then the lower position, then the lower slot.
+  static Best better(const Best& a, const Best& b) {
+    if (a.slot < 0 || b.slot < 0) return a.slot < 0 ? b : a;
+    if (a.key != b.key) return a.key < b.key ? a : b;
+    if (a.position != b.position) return a.position < b.position ? a : b;
+    return a.slot < b.slot ? a : b;
+  }
+
+  /// The `k` lowest of n items, lowest first, to their front. Every lane sorts a copy of its own
+  /// and writes back its share.
+  template <class Less>
+  void sort_lowest(Index k, std::int32_t* items, Index n, Less&& less) const {
+    wait();
+    std::vector<std::int32_t> sorted(items, items + n);
+    wait();
+    std::sort(sorted.begin(), sorted.end(), less);
+    for (Index i = lane_; i < k; i += lanes()) items[i] = sorted[at(i)];
+    wait();
+  }
+
+  Room& room_;
+  Index lane_;
+};
+
+}  // namespace support

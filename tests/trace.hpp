@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reference/head.hpp"
+#include "support/compare.hpp"
+#include "support/random.hpp"
+#include "tersekv/kv_cache.hpp"
+
+/// Random traces of a whole cache against one slow reference per KV head, entry by entry.
+namespace trace {
+
+using tersekv::Index;
+
+/// One way to set a policy up, and the reference that must do the same.
+template <class Policy>
+struct Setup {
+  Policy policy;
+  Index smallest_budget = 1;
+  std::function<std::shared_ptr<reference::Policy>(Index budget)> reference;
+  bool merges = false;      // entries change after they were stored
+  Index smallest_dim = 1;   // head_dim from which choices are more than rounding
+  bool ties = true;         // equal inputs give equal scores, not only up to rounding
+  double error_growth = 1;  // on the tolerance: merges that magnify rounding errors
+};
+
+struct Shape {
+  Index kv_heads = 1, group = 1, head_dim = 8;
+};
+
+/// What a test asks of all its traces together; printed with a failure.
+struct Tally {
+  int traces = 0;     // started
+  int completed = 0;  // compared to their end in every head
+  long entries = 0;   // compared
+  long ties = 0;      // choices that only the position decided
+};
+
+/// How far library and reference may differ, by what the entries are stored as: `margin` is the
+/// relative gap below which a choice may go either way, and the comparison of a head ends.
+struct Tolerance {
+  double relative, absolute, margin;
+};
+template <class Codec>
+Tolerance tolerance(bool merges);
+template <>
+inline Tolerance tolerance<float>(bool) {
+  return {2e-4, 2e-5, 1e-4};
+}
+template <>
+inline Tolerance tolerance<tersekv::Half>(bool merges) {
+  // Merged entries are rounded at every merge; what is only stored was rounded before the trace.
+  return merges ? Tolerance{3e-2, 1e-2, 6e-2} : tolerance<float>(false);
+}
+template <>
+inline Tolerance tolerance<tersekv::BFloat16>(bool merges) {
+  return merges ? Tolerance{2e-1, 8e-2, 5e-1} : tolerance<float>(false);
+}
+
+template <class Codec>
+float stored(float x) {
+  return tersekv::to_float(tersekv::from_float<Codec>(x));
+}
+
+/// A sequence's tokens: normal numbers, or (ties) with keys that repeat, so that many scores are
+/// exactly equal. Such keys are multiples of 1/8: the mean of equal ones is then exact in float
+/// too.
+struct Tokens {
+  std::vector<float> q, k, v, scores;
+
+  template <class Codec>
+  static Tokens random(support::Random& random, Index tokens, const Shape& shape, bool ties) {
+    Tokens t;
+    t.q = random.normals(tokens * shape.kv_heads * shape.group * shape.head_dim);
+    t.k = random.normals(tokens * shape.kv_heads * shape.head_dim);
+    t.v = random.normals(tokens * shape.kv_heads * shape.head_dim);
+    t.scores = random.normals(tokens * shape.kv_heads);
+    if (ties) {
+      for (float& x : t.k) x = std::round(x * 8) / 8;
+      const auto row = static_cast<std::size_t>(shape.head_dim);
+      for (std::size_t i = row; i < t.k.size(); i += row) {
+        if (!random.chance(0.6)) continue;
+        const auto from =
+            static_cast<std::size_t>(random.integer(0, static_cast<Index>(i / row) - 1)) * row;
+        std::copy_n(t.k.begin() + static_cast<std::ptrdiff_t>(from), row,
+                    t.k.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    for (float& x : t.k) x = stored<Codec>(x);
+    for (float& x : t.v) x = stored<Codec>(x);
+    return t;
+  }
+};
+
+/// Live entries of a library head against the reference's.
+inline void compare_entries(const std::vector<tersekv::Entry>& got, const reference::Head& want,
+                            const Tolerance& tolerance, Tally& tally) {
+  std::vector<Index> positions;
+  for (const auto& entry : got) positions.push_back(entry.position);
+  REQUIRE(support::same_indices(positions, want.positions()));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const reference::Entry& entry = want.entries()[i];
+    INFO("entry at position " << entry.position);
+    REQUIRE(static_cast<double>(got[i].weight) == entry.weight);
+    REQUIRE(support::close_all(got[i].key, entry.key, tolerance.relative, tolerance.absolute));
+    REQUIRE(support::close_all(got[i].value, entry.value, tolerance.relative, tolerance.absolute));
+    ++tally.entries;
+  }
+}
+
+/// One trace: calls of random sizes until `tokens` are through, outputs and entries compared after
+/// every call, for as long as the reference's choices were clear.
+template <class Codec, class Policy>
+void run_trace(const Setup<Policy>& setup, support::Random& random, Tally& tally, bool ties) {
+  const Shape shape{random.integer(1, 3), random.integer(1, 4),
+                    std::max(setup.smallest_dim, random.pick(std::vector<Index>{1, 3, 8, 20, 33}))};
+  std::vector<Index> budgets;
+  for (Index h = 0; h < shape.kv_heads; ++h) {
+    budgets.push_back(setup.smallest_budget + (random.chance(0.3) ? 0 : random.integer(0, 20)));
+  }
+  const Index tokens = random.integer(1, 4 * budgets[0] + 24);
+  const Index largest_call = random.pick(std::vector<Index>{1, 2, 7, 40, tokens});
+  const Index every = random.pick(std::vector<Index>{0, 0, 1, 3});
+  const auto data = Tokens::random<Codec>(random, tokens, shape, ties);
+  const Index q_heads = shape.kv_heads * shape.group;
+  tersekv::KVCache<Policy, Codec> cache({.num_q_heads = q_heads,
+                                         .num_kv_heads = shape.kv_heads,
+                                         .head_dim = shape.head_dim,
+                                         .budget = tersekv::Budget(std::span<const Index>(budgets)),
+                                         .page_size = 16},
+                                        setup.policy);
+  std::vector<reference::Head> heads;
+  std::vector<bool> open(static_cast<std::size_t>(shape.kv_heads), true);
+  for (Index h = 0; h < shape.kv_heads; ++h) {
+    heads.emplace_back(setup.reference(budgets[static_cast<std::size_t>(h)]));
+  }
+  Tolerance limits = tolerance<Codec>(setup.merges);
+  limits.relative *= setup.error_growth;
+  limits.absolute *= setup.error_growth;
+  INFO(random << ", " << shape.kv_heads << " KV heads, group " << shape.group << ", head_dim "
+              << shape.head_dim << ", budget " << budgets[0] << ", " << tokens
+              << " tokens, compress_every " << every);
+
+  std::vector<float> out(data.q.size());
+  for (Index done = 0; done < tokens;) {
+    const Index rows = std::min(random.integer(1, largest_call), tokens - done);
+    const auto view = [&](const std::vector<float>& x, Index count) {
+      return tersekv::nhd_view(x.data() + done * count * shape.head_dim, rows, count,
+                               shape.head_dim);
+    };
+    cache.extend(
+        tersekv::Chunk<float>{
+            .q = view(data.q, q_heads),
+            .k = view(data.k, shape.kv_heads),
+            .v = view(data.v, shape.kv_heads),
+            .out = tersekv::nhd_view(out.data() + done * q_heads * shape.head_dim, rows, q_heads,
+                                     shape.head_dim),
+            .token_scores = {data.scores.data() + done * shape.kv_heads, shape.kv_heads}},
+        {.compress_every = every});
+    for (Index h = 0; h < shape.kv_heads; ++h) {
+      if (!open[static_cast<std::size_t>(h)]) continue;
+      reference::Head& head = heads[static_cast<std::size_t>(h)];
+      const auto part = reference::make_tokens(
+          data.q.data() + done * q_heads * shape.head_dim,
+          data.k.data() + done * shape.kv_heads * shape.head_dim,
+          data.v.data() + done * shape.kv_heads * shape.head_dim, rows, shape.kv_heads, shape.group,
+          shape.head_dim, h,
+          Policy::needs_token_scores ? data.scores.data() + done * shape.kv_heads : nullptr);
+      const auto want = head.extend(part, every);
+      if (head.margin().smallest < limits.margin) {
+        open[static_cast<std::size_t>(h)] = false;
+        continue;
+      }
+      INFO("KV head " << h << " after " << done + rows << " tokens");
+      for (Index r = 0; r < rows; ++r) {
+        for (Index g = 0; g < shape.group; ++g) {
+          const float* row =
+              out.data() + ((done + r) * q_heads + h * shape.group + g) * shape.head_dim;
+          REQUIRE(support::close_all(
+              std::vector<float>(row, row + shape.head_dim),
+              want[static_cast<std::size_t>(r)].outputs[static_cast<std::size_t>(g)],
+              limits.relative, limits.absolute));
+        }
+      }
+      compare_entries(cache.entries(0, h), head, limits, tally);
+    }
+    done += rows;
+  }
+  ++tally.traces;
+  tally.completed += std::all_of(open.begin(), open.end(), [](bool x) { return x; });
+  for (const reference::Head& head : heads) tally.ties += head.margin().exact_ties;
+}
+
+/// `count` traces of one setup, half of them with many ties.
+template <class Codec, class Policy>
+void run_traces(const Setup<Policy>& setup, int count, std::uint64_t seed, Tally& tally) {
+#if defined(__FAST_MATH__)  // the mean of several keys may then be off in its last bit
+  const bool ties = setup.ties && !setup.merges;
+#else
+  const bool ties = setup.ties;
+#endif
+  for (int i = 0; i < count; ++i) {
+    support::Random random(seed + static_cast<std::uint64_t>(i));
+    run_trace<Codec>(setup, random, tally, ties && i % 2 == 1);
+  }
+}
+
+}  // namespace trace
