@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// A decode step of every policy, by the verbs: append, attend, observe, compress, for every layer
+// in turn; each verb is timed by itself. Drawing the token lies outside. `policy_over_attend` is
+// (observe + compress) / attend, the policy's own part.
+//
+// rows: `attend` writes the attention reduced over the group, and `observe` is handed that. Who
+// observes logits (KeepKV) is handed logits that were worked out off the clock.
+// queries: `observe` is given the query and works the attention out again from the keys, as for an
+// engine whose kernel hides it: one more pass over K lies between its start and stop.
+#include "subject.hpp"
+
+namespace tersekv::bench {
+namespace {
+
+enum class Handed { rows, queries };
+
+/// Samples of the four verbs, of all four, and of the policy's share, one per layer and token.
+struct Verbs {
+  Samples append, attend, observe, compress, all, policy_over_attend;
+};
+
+template <Handed handed, class PolicyType, class T>
+class Step {
+ public:
+  explicit Step(Layers<PolicyType, T>& layers)
+      : layers_(layers),
+        heads_(layers.at().heads),
+        token_(heads_),
+        out_(token_.q_size()),
+        lse_(static_cast<std::size_t>(heads_.kv * heads_.group)) {}
+
+  /// One token through all layers. Returns the seconds of all verbs.
+  double round(Verbs& verbs) {
+    layers_.refresh_if_grown();
+    const Index position = layers_.next_position();
+    const double before = verbs.all.total();
+    for (Index layer = 0; auto& cache : layers_.caches()) {
+      token_.draw(position, 1, layer++);
+      step(cache, verbs);
+    }
+    return verbs.all.total() - before;
+  }
+
+ private:
+  using Cache = KVCache<PolicyType, T>;
+  static constexpr bool kRows =
+      handed == Handed::rows && PolicyType::observes == Observes::attention;
+  static constexpr bool kLogits =
+      handed == Handed::rows && PolicyType::observes == Observes::logits;
+
+  void step(Cache& cache, Verbs& verbs) {
+    const double append = seconds_of([&] { Layers<PolicyType, T>::append(cache, token_); });
+    stride_ = 0;
+    for (Index h = 0; h < heads_.kv; ++h) stride_ = std::max(stride_, cache.length(0, h) + 64);
+    if constexpr (kRows || kLogits) {
+      rows_.resize(static_cast<std::size_t>(stride_ * std::max(heads_.kv, heads_.group)));
+    }
+    AttendOutputs outputs{.lse = lse_.data()};
+    if constexpr (kRows) outputs.rows = {rows_.data(), 1, 0, stride_};
+    const TokenView<float> out = nhd_view(out_.data(), 1, heads_.kv * heads_.group, heads_.dim);
+    const double attend = seconds_of([&] { cache.attend(0, token_.q(), out, outputs); });
+    double observe = 0;
+    if constexpr (kRows) {
+      const AttentionRows<const float> rows{rows_.data(), 1, 0, stride_};
+      observe = seconds_of([&] { cache.observe(0, rows); });
+    } else if constexpr (kLogits) {
+      for (Index h = 0; h < heads_.kv; ++h) observe += observe_logits(cache, h);
+    } else if constexpr (PolicyType::observes != Observes::nothing) {
+      observe = seconds_of([&] { cache.observe(0, token_.q()); });
+    }
+    const double compress = seconds_of([&] { cache.compress(0); });
+    verbs.append.add(append);
+    verbs.attend.add(attend);
+    verbs.observe.add(observe);
+    verbs.compress.add(compress);
+    verbs.all.add(append + attend + observe + compress);
+    verbs.policy_over_attend.add((observe + compress) / attend);
+  }
+
+  double observe_logits(Cache& cache, Index h) {
+    const auto head = cache.head(0, h);
+    const float* query = token_.q().data + h * heads_.group * heads_.dim;
+    stride_ = stride_ / 64 * 64;
+    key_products(head, 0, head.length(), query, heads_.group, heads_.dim, head.shape().scale,
+                 rows_.data(), stride_);
+    const Observation row{.visible = head.length(),
+                          .first = true,
+                          .logits = rows_.data(),
+                          .logit_stride = stride_,
+                          .lse = lse_.data() + h * heads_.group,
+                          .query = query};
+    SerialTeam team;
+    return seconds_of([&] { cache.policy().observe(team, head, row); });
+  }
+
+  Layers<PolicyType, T>& layers_;
+  Heads heads_;
+  Tokens token_;
+  std::vector<float> out_, lse_, rows_;
+  Index stride_ = 0;
+};
+
+template <Handed handed, class PolicyType, class T>
+void run(benchmark::State& state, const std::string& name, const Case& c,
+         const PolicyType& policy) {
+  auto& full = full_at<T>(c);
+  auto& layers = subject_slot().get<Layers<PolicyType, T>>(name, [&] {
+    const Index tokens = c.budget == kUnlimited ? c.context : std::min(c.context, 2 * c.budget);
+    return new Layers<PolicyType, T>(c, policy, tokens);
+  });
+  Step<handed, PolicyType, T> subject(layers);
+  Step<Handed::rows, Full, T> baseline(full);
+  // The layers as they are after a few steps must attend right, and be within their budget.
+  Verbs warm, verbs, full_verbs;
+  for (int i = 0; i < 3; ++i) subject.round(warm);
+  if (!layers.right() || !full.right()) return refuse(state, "attention is wrong");
+  const CacheConfig& config = layers.caches()[0].config();
+  const Shape shape{c.heads.group, c.heads.dim, 0, 1.0f};
+  if (layers.caches()[0].length(0, 0) > policy.max_length(shape, config.budget.of(0))) {
+    return refuse(state, "more entries than the budget");
+  }
+
+  const double bandwidth = layers.bandwidth();
+  take_turns(state, subject, baseline, verbs, full_verbs);
+  report(state, verbs.all.median(), static_cast<double>(layers.layer_bytes()), bandwidth,
+         full_verbs.all.median());
+  state.counters["append_us"] = verbs.append.median() * 1e6;
+  state.counters["attend_us"] = verbs.attend.median() * 1e6;
+  state.counters["observe_us"] = verbs.observe.median() * 1e6;
+  state.counters["compress_us"] = verbs.compress.median() * 1e6;
+  state.counters["policy_over_attend"] = verbs.policy_over_attend.median();
+}
+
+template <class T, class PolicyType>
+void add_policy(const std::string& policy_name, Case c, const PolicyType& policy) {
+  c.bytes_of_element = sizeof(T);
+  const std::string tail = c.name(Codec<T>::name);
+  const std::string rows = "policy/" + policy_name + "/rows/" + tail;
+  add(rows, [rows, c, policy](benchmark::State& state) {
+    run<Handed::rows, PolicyType, T>(state, rows, c, policy);
+  });
+  if constexpr (PolicyType::observes != Observes::nothing && std::is_same_v<T, float>) {
+    if (c.context != kContexts[1] || c.heads.dim != kHeads[0].dim) return;  // once is enough
+    const std::string queries = "policy/" + policy_name + "/queries/" + tail;
+    add(queries, [queries, c, policy](benchmark::State& state) {
+      run<Handed::queries, PolicyType, T>(state, queries, c, policy);
+    });
+  }
+}
+
+/// A threshold that keeps about `budget` of the tokens seen, given scores uniform in [0, 1).
+KVzap kvzap_keeping(const Case& c) {
+  const Index seen = std::min(c.context, 2 * c.budget);
+  const Index window = std::min<Index>(128, c.budget / 2);
+  const double share = static_cast<double>(c.budget - window) / static_cast<double>(seen - window);
+  return make_kvzap({.threshold = static_cast<float>(1 - share), .window = window});
+}
+
+template <class T>
+void add_policies(const Case& c) {
+  add_policy<T>("full", c.full(), Full{});
+  add_policy<T>("streaming_llm", c, make_streaming_llm());
+  add_policy<T>("h2o", c, make_h2o());
+  add_policy<T>("tova", c, make_tova());
+  add_policy<T>("snapkv", c, make_snapkv());
+  add_policy<T>("zsmerge", c, make_zsmerge());
+  add_policy<T>("weightedkv", c, make_weightedkv());
+  add_policy<T>("morphkv", c, make_morphkv());
+  add_policy<T>("keepkv", c, make_keepkv());
+  add_policy<T>("keepkv_pair", c, make_keepkv_pair());
+  add_policy<T>("kvzap", c, kvzap_keeping(c));
+}
+
+const bool added = [] {
+  const auto at = [](const Heads& heads, Index context, Index percent) {
+    return Case{heads, context, context * percent / 100};
+  };
+  add_policies<float>(at(kHeads[0], kContexts[0], kBudgetPercents[1]));
+  add_policies<float>(at(kHeads[0], kContexts[1], kBudgetPercents[1]));
+  add_policies<float>(at(kHeads[0], kContexts[2], kBudgetPercents[0]));
+  add_policies<float>(at(kHeads[1], kContexts[1], kBudgetPercents[1]));
+  add_policies<BFloat16>(at(kHeads[0], kContexts[1], kBudgetPercents[1]));
+  return true;
+}();
+
+}  // namespace
+}  // namespace tersekv::bench
