@@ -19,9 +19,11 @@ struct Margin {
 
   /// Relative gap of two compared scores. `unit` is the size that rounding acts on where that is
   /// larger than the scores (1 for a cosine, |a||b| for a dot product). Below 1e-30 a float32
-  /// attention share may be denormal or zero, so gaps down there count for nothing.
-  void compare(double chosen, double other, double unit = 0) {
-    if (chosen == other) {
+  /// attention share may be denormal or zero, so gaps down there count for nothing. `rounded`: the
+  /// scores come from numbers that were worked out, so being equal here says nothing of a float32
+  /// replay, and a tie is as unclear as a near one.
+  void compare(double chosen, double other, double unit = 0, bool rounded = false) {
+    if (chosen == other && !rounded) {
       ++exact_ties;
       return;
     }
@@ -30,14 +32,18 @@ struct Margin {
   }
 };
 
-/// Index of the highest score; the first of equals.
-inline std::size_t choose_highest(const Vector& scores, Margin& margin, double unit = 0) {
+/// Index of the highest score; the first of equals. `rounded`: per score, see Margin::compare; empty
+/// if none is.
+inline std::size_t choose_highest(const Vector& scores, Margin& margin, double unit = 0,
+                                  const std::vector<bool>& rounded = {}) {
   if (scores.empty()) throw std::logic_error("no candidates");
   std::size_t best = 0;
   for (std::size_t i = 1; i < scores.size(); ++i)
     if (scores[i] > scores[best]) best = i;
+  const auto is_rounded = [&](std::size_t i) { return !rounded.empty() && rounded[i]; };
   for (std::size_t i = 0; i < scores.size(); ++i)
-    if (i != best) margin.compare(scores[best], scores[i], unit);
+    if (i != best)
+      margin.compare(scores[best], scores[i], unit, is_rounded(best) || is_rounded(i));
   return best;
 }
 

@@ -24,6 +24,7 @@ struct Entry {
   double score = 0;       // what the policy accumulates or compares
   Integer queries = 0;    // how many observed queries have seen the entry
   bool residual = false;  // ZSMerge: a slot that absorbs other entries
+  bool blended = false;   // ZSMerge: different keys were averaged in this one
   Vector log_average;     // KeepKV: ln S per query head
 };
 

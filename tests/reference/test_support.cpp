@@ -98,6 +98,14 @@ TEST_CASE("margins report near ties and set exact ties apart", "[support]") {
   reference::Margin beside_a_tie;  // the tie hides nothing of the near tie next to it
   CHECK(reference::choose_highest({1, 1, 1 - 1e-9}, beside_a_tie) == 0);
   CHECK(beside_a_tie.smallest < 1e-8);
+  reference::Margin averaged;  // equal in double precision is not equal in every arithmetic
+  CHECK(reference::choose_highest({1, 1, 0.5}, averaged, 0, {false, true, false}) == 0);
+  CHECK(averaged.smallest == 0);
+  CHECK(averaged.exact_ties == 0);
+  reference::Margin apart;  // a rounded score that is clearly lower spoils no tie
+  CHECK(reference::choose_highest({1, 1, 0.5}, apart, 0, {false, false, true}) == 0);
+  CHECK(apart.smallest == 0.5);
+  CHECK(apart.exact_ties == 1);
   reference::Margin order;  // which of two victims goes first is no choice
   CHECK(reference::choose_lowest({0.1, 0.1000001, 9}, 2, order).size() == 2);
   CHECK(order.smallest > 0.9);

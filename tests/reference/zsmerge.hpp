@@ -74,13 +74,16 @@ class ZSMerge : public Policy {
     }
     const Entry& leaving = cache.entries[victim];
     Vector similarity;
+    std::vector<bool> blended;
     double largest = 0;
     for (std::size_t slot : slots) {
       const Vector& key = cache.entries[slot].key;
       similarity.push_back(dot(key, leaving.key));
+      blended.push_back(cache.entries[slot].blended);
       largest = std::max(largest, std::sqrt(dot(key, key) * dot(leaving.key, leaving.key)));
     }
-    Entry& slot = cache.entries[slots[choose_highest(similarity, cache.margin, largest)]];
+    Entry& slot = cache.entries[slots[choose_highest(similarity, cache.margin, largest, blended)]];
+    slot.blended = slot.blended || slot.key != leaving.key;
     for (std::size_t x = 0; x < slot.key.size(); ++x)
       slot.key[x] = (slot.weight * slot.key[x] + leaving.key[x]) / (slot.weight + 1);
     for (std::size_t x = 0; x < slot.value.size(); ++x)
