@@ -15,8 +15,8 @@
 
 namespace support {
 
-// Where the compiler may reorder or fuse operations, one loop's rounding is not another's: scores
-// that are equal by definition then differ in their last bit.
+// Where the compiler may reorder or fuse operations, the same body compiled for another team rounds
+// otherwise: scores that are equal by definition then differ in their last bit.
 #if defined(__FAST_MATH__) || defined(__FMA__) || defined(__aarch64__)
 inline constexpr bool kSameRounding = false;
 #else

@@ -158,7 +158,9 @@ void check_slots_do_not_matter(const PolicyType& policy, Index budget,
 }  // namespace
 
 TEST_CASE("no choice depends on the slots in which tied entries lie") {
-  if (!support::kSameRounding) SKIP("these flags round equal scores differently");
+#if defined(__FAST_MATH__)
+  SKIP("reordered additions round equal scores differently");
+#endif
   check_slots_do_not_matter(make_streaming_llm(), 10);
   check_slots_do_not_matter(make_h2o(), 10);
   check_slots_do_not_matter(make_tova(), 6);
