@@ -78,7 +78,7 @@ class Step {
   }
 
   double observe_logits(Cache& cache, Index h) {
-    const auto head = cache.head(0, h);
+    const auto head = cache.mutable_head(0, h);
     const float* query = token_.q().data + h * heads_.group * heads_.dim;
     stride_ = stride_ / 64 * 64;
     key_products(head, 0, head.length(), query, heads_.group, heads_.dim, head.shape().scale,

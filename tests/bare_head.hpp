@@ -38,8 +38,8 @@ class BareHead {
         alpha_(PolicyType::uses_weights ? policy.alpha() : 0.0f),
         store_(1,
                tersekv::PageLayout(page_size, shape.head_dim, sizeof(KeyCodec), sizeof(ValueCodec),
-                                   PolicyType::uses_weights, statistics_),
-               registers_, nullptr, std::pmr::get_default_resource()),
+                                   PolicyType::uses_weights, statistics_, registers_),
+               nullptr, std::pmr::get_default_resource()),
         space_(std::pmr::get_default_resource()) {
     store_.reserve(0, capacity);
     store_.state(0).budget = budget;
@@ -60,7 +60,8 @@ class BareHead {
     head().set_position(slot, state.seen++);
     if constexpr (PolicyType::uses_weights) head().set_weight(slot, weight);
     head().clear_statistics(slot);
-    ++state.fresh;
+    state.newest = ++state.fresh;
+    state.prompt = state.fresh > 1 ? state.fresh : 0;
     ++state.waiting;
   }
 
@@ -98,8 +99,8 @@ class BareHead {
     const auto head = this->head();
     const tersekv::HeadState& state = head.state();
     std::vector<std::uint32_t> all;
-    for (Index number : {state.length, state.seen, state.pinned, state.fresh, state.waiting,
-                         state.counts.evictions, state.counts.merges}) {
+    for (Index number : {state.length, state.seen, state.pinned, state.fresh, state.prompt,
+                         state.waiting, state.counts.evictions, state.counts.merges}) {
       all.push_back(static_cast<std::uint32_t>(number));
     }
     const auto add = [&](float x) { all.push_back(std::bit_cast<std::uint32_t>(x)); };

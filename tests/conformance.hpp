@@ -44,12 +44,13 @@ class AnyCache {
   virtual void compress(Index sequence) = 0;
   virtual void clear(Index sequence) = 0;
   virtual void clear() = 0;
+  virtual void trim() = 0;
   virtual Index length(Index sequence, Index kv_head) const = 0;
   virtual Index tokens_seen(Index sequence) const = 0;
   virtual tersekv::Counts counts(Index sequence, Index kv_head) const = 0;
   virtual tersekv::Counts total_counts() const = 0;
   virtual double keep_ratio() const = 0;
-  virtual std::vector<Entry> entries(Index sequence, Index kv_head) = 0;
+  virtual std::vector<Entry> entries(Index sequence, Index kv_head) const = 0;
   virtual tersekv::MemoryUsage memory() const = 0;
   virtual const CacheConfig& config() const = 0;
   virtual tersekv::PagePool& pool() = 0;
@@ -191,7 +192,7 @@ struct State {
   std::vector<std::vector<Entry>> heads;
   std::vector<Index> numbers;  ///< tokens seen; per head: length, evictions, merges
 
-  State(AnyCache& cache, Index sequence) : numbers{cache.tokens_seen(sequence)} {
+  State(const AnyCache& cache, Index sequence) : numbers{cache.tokens_seen(sequence)} {
     for (Index h = 0; h < cache.config().num_kv_heads; ++h) {
       heads.push_back(cache.entries(sequence, h));
       const tersekv::Counts counts = cache.counts(sequence, h);
@@ -220,7 +221,7 @@ inline Verdict same_state(const State& got, const State& want) {
   }
   return {};
 }
-inline Verdict same_state(AnyCache& got, AnyCache& want, Index sequence = 0) {
+inline Verdict same_state(const AnyCache& got, const AnyCache& want, Index sequence = 0) {
   return same_state(State(got, sequence), State(want, sequence));
 }
 

@@ -79,6 +79,7 @@ class Model final : public AnyCache {
   void compress(Index sequence) override { cache_.compress(sequence); }
   void clear(Index sequence) override { cache_.clear(sequence); }
   void clear() override { cache_.clear(); }
+  void trim() override { cache_.trim(); }
   Index length(Index sequence, Index h) const override { return cache_.length(sequence, h); }
   Index tokens_seen(Index sequence) const override { return cache_.tokens_seen(sequence); }
   tersekv::Counts counts(Index sequence, Index h) const override {
@@ -86,7 +87,7 @@ class Model final : public AnyCache {
   }
   tersekv::Counts total_counts() const override { return cache_.total_counts(); }
   double keep_ratio() const override { return cache_.keep_ratio(); }
-  std::vector<Entry> entries(Index sequence, Index h) override {
+  std::vector<Entry> entries(Index sequence, Index h) const override {
     return cache_.entries(sequence, h);
   }
   tersekv::MemoryUsage memory() const override { return cache_.memory(); }

@@ -87,12 +87,13 @@ auto judging(const PolicyType& policy, Index budget = 24) {
 }
 
 TEST_CASE("hostile: every method has a smallest budget, and all below are refused") {
-  const auto smallest = [](const auto& policy, Index budget) {
+  const auto smallest = [](const auto& policy, Index budget, const char* why = "room for ") {
     CAPTURE(budget);
     CHECK_NOTHROW(judging(policy, budget)());
     CHECK_NOTHROW(judging(policy, kUnlimited)());
     for (const Index n : {budget - 1, Index{0}, Index{-1}, Index{-7}, kLowest}) {
-      CHECK(refused(judging(policy, n), {"budget", "at least", "got " + std::to_string(n)}));
+      const char* expected = n < 1 ? "at least " : why;
+      CHECK(refused(judging(policy, n), {"budget", expected, "got " + std::to_string(n)}));
     }
   };
   smallest(make_streaming_llm(), 5);
@@ -103,7 +104,7 @@ TEST_CASE("hostile: every method has a smallest budget, and all below are refuse
   smallest(make_snapkv({.window = 9}), 9);
   smallest(make_zsmerge({.proximity = 1, .residual = 0}), 1);
   smallest(make_zsmerge({.proximity = 5, .residual = 3}), 8);
-  smallest(make_weightedkv(), 6);
+  smallest(make_weightedkv(), 6, "at least 6");
   smallest(make_morphkv(), 32);
   smallest(make_keepkv({.recent = 3}), 8);
   smallest(make_keepkv_pair({.recent = 3}), 8);
@@ -147,6 +148,10 @@ TEST_CASE("hostile: parameters out of range are refused") {
     CHECK(refused(judging(make_zsmerge({.alpha = x})), {"alpha"}));
     CHECK(refused(judging(make_keepkv({.decay = x})), {"decay"}));
   }
+  for (const float x : {0.99991f, 9e-7f}) {
+    CHECK(refused(judging(make_keepkv({.decay = x})), {"decay"}));
+  }
+  CHECK_NOTHROW(judging(make_keepkv({.decay = 0.9999f}))());
   for (const float x : {0.0f, 1.0f}) {
     CHECK(refused(judging(make_keepkv({.decay = x})), {"decay"}));
     CHECK_NOTHROW(judging(make_zsmerge({.decay = x, .alpha = x}))());

@@ -64,9 +64,9 @@ TEST_CASE("hostile: NaN, infinities and numbers beyond 1e15 are refused, with th
       (trial.tokens.*member)[(trial.tokens.*member).size() - 3] = bad;
       return trial(words);
     };
-    CHECK(with(&Tokens::q, {"q of token 3, head 5, element 7", "finite"}));
-    CHECK(with(&Tokens::k, {"k of token 3, head 1, element 7", "finite"}));
-    CHECK(with(&Tokens::v, {"v of token 3, head 1, element 7", "finite"}));
+    CHECK(with(&Tokens::q, {"q of sequence 0, token 3, head 5, element 7", "finite"}));
+    CHECK(with(&Tokens::k, {"k of sequence 0, token 3, head 1, element 7", "finite"}));
+    CHECK(with(&Tokens::v, {"v of sequence 0, token 3, head 1, element 7", "finite"}));
   }
   Trial edge(h2o());
   edge.tokens.q[5] = edge.tokens.k[5] = edge.tokens.v[5] = kMaxMagnitude;
@@ -82,7 +82,7 @@ TEMPLATE_TEST_CASE("hostile: what half cannot hold is refused where it would be 
     Trial trial(KVCache<H2O, TestType, V>(kConfig, make_h2o()));
     trial.tokens.k[4] = half_keys ? big : 1;
     trial.tokens.v[4] = half_keys ? 1 : big;
-    CHECK(trial({half_keys ? "k of token 0" : "v of token 0", "65504"}));
+    CHECK(trial({half_keys ? "k of sequence 0, token 0" : "v of sequence 0, token 0", "65504"}));
   }
   Trial trial(KVCache<H2O, TestType, V>(kConfig, make_h2o()));
   trial.tokens.k[4] = trial.tokens.v[4] = -65504;
@@ -103,9 +103,9 @@ TEMPLATE_TEST_CASE("hostile: NaN and infinity in 16 bits are refused, too", "", 
         cache.extend<TestType>(view(q), view(k), view(v), view(out));
       };
     };
-    CHECK(refused(extend(wrong, good, good), {"q of token 0", "NaN or infinity"}));
-    CHECK(refused(extend(good, wrong, good), {"k of token 0", "NaN or infinity"}));
-    CHECK(refused(extend(good, good, wrong), {"v of token 0", "NaN or infinity"}));
+    CHECK(refused(extend(wrong, good, good), {"q of sequence 0, token 0", "NaN or infinity"}));
+    CHECK(refused(extend(good, wrong, good), {"k of sequence 0, token 0", "NaN or infinity"}));
+    CHECK(refused(extend(good, good, wrong), {"v of sequence 0, token 0", "NaN or infinity"}));
     CHECK(cache.tokens_seen(0) == 0);
     CHECK_NOTHROW(extend(good, good, good)());
   }
@@ -176,6 +176,8 @@ TEST_CASE("hostile: token scores that are missing or not finite are refused") {
   trial.chunk.token_scores = {};
   CHECK(trial({"token_scores", "none"}));
   CHECK(refused([&] { trial.cache.append(0, trial.chunk.k, trial.chunk.v); }, {"token_scores"}));
+  trial.chunk.token_scores = {trial.tokens.scores.data()};  // every token the first one's
+  CHECK(trial({"token_scores", "stride"}));
 }
 
 TEST_CASE("hostile: zero tokens are no mistake and change nothing") {
@@ -195,7 +197,7 @@ TEST_CASE("hostile: zero tokens are no mistake and change nothing") {
   CHECK(empty.entries(0, 0).empty());
   CHECK(empty.keep_ratio() == 1);
   CHECK(refused([&] { empty.attend(0, trial.chunk.q.rows(0, 1), trial.chunk.out.rows(0, 1)); },
-                {"rows", "got 1"}));
+                {"tokens of q", "got 1"}));
 }
 
 TEST_CASE("hostile: a sequence beyond 2^31 - 1 tokens is a length_error") {
@@ -218,11 +220,11 @@ TEST_CASE("hostile: more queries or rows than fresh tokens are refused") {
     };
   };
   CHECK_NOTHROW(attend(1)());  // the latest token is still the last slot's
-  CHECK(refused(attend(2), {"rows", "0 to 1", "got 2"}));
+  CHECK(refused(attend(2), {"tokens of q", "0 to 1", "got 2"}));
   cache.append(0, trial.chunk.k.rows(0, 3), trial.chunk.v.rows(0, 3));
   CHECK_NOTHROW(attend(3)());
-  CHECK(refused(attend(4), {"rows", "0 to 3", "got 4"}));
-  CHECK(refused([&] { cache.observe(0, trial.chunk.q); }, {"rows", "0 to 3", "got 4"}));
+  CHECK(refused(attend(4), {"tokens of q", "0 to 3", "got 4"}));
+  CHECK(refused([&] { cache.observe(0, trial.chunk.q); }, {"tokens of q", "0 to 3", "got 4"}));
   const float row[64] = {};
   CHECK(refused(
       [&] {
@@ -247,6 +249,34 @@ TEST_CASE("hostile: attention rows that are not finite are refused") {
           trial.cache.observe(0, AttentionRows<const float>{rows.data(), 1, 128, 64});
         },
         {"rows", "finite"}));
+  }
+}
+
+TEST_CASE("hostile: attention rows that overlap are refused, read or written") {
+  Trial trial(h2o());
+  trial.cache.append(0, trial.chunk.k, trial.chunk.v);
+  REQUIRE(trial.cache.length(0, 0) == 28);
+  std::vector<float> room(400);
+  const auto rows = [&](Index count, Index row_stride, Index head_stride) {
+    return AttentionRows<float>{room.data(), count, row_stride, head_stride};
+  };
+  const auto attend = [&](const AttentionRows<float>& into) {
+    return [&trial, into] {
+      trial.cache.attend(0, trial.chunk.q.rows(0, into.rows), trial.chunk.out.rows(0, into.rows),
+                         {.rows = into});
+    };
+  };
+  const auto observe = [&](const AttentionRows<const float>& given) {
+    return [&trial, given] { trial.cache.observe(0, given); };
+  };
+  for (const auto& bad : {rows(4, 56, 27), rows(4, 55, 28), rows(4, 28, 111), rows(4, 0, 28),
+                          rows(1, 0, 27), rows(4, 2, 1)}) {
+    CHECK(refused(attend(bad), {"rows", "28 numbers each", "row_stride"}));
+    CHECK(refused(observe(bad), {"rows", "28 numbers each", "row_stride"}));
+  }
+  for (const auto& good : {rows(4, 56, 28), rows(4, 28, 112), rows(1, 0, 28)}) {
+    CHECK_NOTHROW(attend(good)());
+    CHECK_NOTHROW(observe(good)());
   }
 }
 

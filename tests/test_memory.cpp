@@ -180,6 +180,30 @@ TEST_CASE("memory: KVzap's heads keep what passes the threshold and give the oth
   CHECK(cache->bytes() == resource.bytes());
 }
 
+TEST_CASE(
+    "memory: trim gives back what a long prompt has left behind, and nothing that is needed") {
+  for (const PolicyCase& policy : policies()) {
+    CAPTURE(policy.name);
+    support::Random random(78);
+    CountingResource resource;
+    const CacheConfig config = small_config(policy);
+    const auto cache = policy.make(config, {.resource = &resource});
+    Tokens prompt(random, config, 300), more(random, config, 20);
+    extend(*cache, prompt.all());
+    const Index before = cache->bytes();
+    const auto untouched = cache->clone();
+    cache->trim();
+    CHECK(cache->bytes() == resource.bytes() - untouched->bytes());
+    if (policy.has_budget) CHECK(cache->bytes() < before / 2);
+    CHECK(cache->pool().idle_pages() == 0);
+    CHECK(same_state(*cache, *untouched));
+    Tokens again = more;
+    feed(*cache, more, {1, 1, 18});
+    feed(*untouched, again, {1, 1, 18});
+    CHECK(same_outputs(more, again));
+  }
+}
+
 TEST_CASE("memory: pages that one cache gives up serve another") {
   const PolicyCase& full = find("Full");
   support::Random random(77);
@@ -191,6 +215,9 @@ TEST_CASE("memory: pages that one cache gives up serve another") {
   one->clear();
   extend(*two, tokens.all());
   CHECK(pool.pages() == 8);
+  CHECK(pool.bytes() == pool.pages() * pool.page_bytes() + pool.bookkeeping_bytes());
+  two->clear();
+  CHECK(pool.idle_bytes() == pool.bytes());
 }
 
 TEST_CASE("memory: a pool refuses caches whose pages are of another size") {

@@ -201,4 +201,23 @@ TEST_CASE("safetensors: layers that do not fit together are refused") {
   CHECK(is_damaged(file_of("{\"layers.1.weight\":{}}", "")));
 }
 
+TEST_CASE("safetensors: a layer that is missing between others is an error that names it") {
+  const auto message = [](const std::vector<std::string>& layers) -> std::string {
+    Builder builder;
+    for (const std::string& layer : layers) {
+      builder.add("layers." + layer + ".weight", "F32", "[1,2]", std::string(8, '\0'));
+      builder.add("layers." + layer + ".bias", "F32", "[1]", std::string(4, '\0'));
+    }
+    const TemporaryFile saved(builder.file());
+    try {
+      return std::to_string(SurrogateSet(saved.path()).size());
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+  };
+  CHECK(message({"0", "1", "2"}) == "3");
+  CHECK(message({"0", "2"}).find("no layers.1.weight") != std::string::npos);
+  CHECK(message({"0", "1", "12"}).find("no layers.2.weight") != std::string::npos);
+}
+
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "tersekv/config.hpp"
@@ -13,9 +14,9 @@ namespace tersekv {
 
 namespace detail {
 
-/// Pages per flush of the output accumulators: float partial sums stay short, so a million
-/// entries lose no more precision than a few thousand do.
-inline constexpr Index kFlushPages = 16;
+/// Entries per flush of the output accumulators: float partial sums stay short, whatever the page
+/// size, so a million entries lose no more precision than a few thousand do.
+inline constexpr Index kFlushEntries = 256;
 
 /// Calls f.template operator()<N>() for the N in [1, Max] that equals n.
 template <int Max, class F>
@@ -30,9 +31,9 @@ inline void with_constant(Index n, F&& f) {
 template <int Rows, int Vectors, class Key>
 inline void key_block(const Key* keys, Index page_size, Index head_dim, const float* rows,
                       Index row_stride, float scale, float* out, Index out_stride) {
-  simd::Floats sums[Rows][Vectors] = {};
+  simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
   for (Index j = 0; j < head_dim; ++j) {
-    simd::Floats k[Vectors];
+    simd::Floats k[std::size_t{Vectors}];
     for (int v = 0; v < Vectors; ++v) k[v] = simd::load(keys + j * page_size + v * simd::kLanes);
     for (int r = 0; r < Rows; ++r) {
       const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
@@ -51,14 +52,14 @@ inline void key_block(const Key* keys, Index page_size, Index head_dim, const fl
 template <int Rows, int Vectors, class Value>
 inline void value_block(const Value* values, Index head_dim, Index entries, const float* weights,
                         Index weight_stride, float* sums, Index sum_stride) {
-  simd::Floats total[Rows][Vectors];
+  simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}];
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Vectors; ++v) {
       total[r][v] = simd::load(sums + r * sum_stride + v * simd::kLanes);
     }
   }
   for (Index i = 0; i < entries; ++i) {
-    simd::Floats row[Vectors];
+    simd::Floats row[std::size_t{Vectors}];
     for (int v = 0; v < Vectors; ++v) row[v] = simd::load(values + i * head_dim + v * simd::kLanes);
     for (int r = 0; r < Rows; ++r) {
       const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
@@ -78,8 +79,9 @@ inline constexpr int kVectorBlock = 4;
 
 }  // namespace detail
 
-/// Room for `n` floats, rounded up to whole vectors.
-inline Index padded_dim(Index n) { return (n + simd::kLanes - 1) / simd::kLanes * simd::kLanes; }
+/// Room for `n` floats, rounded up to whole vectors: the widest ones, so that a program of parts
+/// compiled for different machines agrees about it.
+inline Index padded_dim(Index n) { return (n + 15) / 16 * 16; }
 
 /// out[r, i] = scale * <rows[r], key of slot i> for slots [first, last), first on a page boundary;
 /// what lies between `last` and the end of its page is written too (arbitrary, finite). One pass
@@ -208,9 +210,10 @@ void attend_row(const Head& head, const RowRequest& request, const AttentionBuff
   float* total = buffers.sums;
   float* block = buffers.sums + group * sum_stride;
   std::fill_n(total, 2 * group * sum_stride, 0.0f);
-  for (Index start = 0; start < visible; start += page) {
-    const Index entries = std::min(page, visible - start);
-    const auto* values = head.value_page(start / page);
+  const Index run = std::min(page, kFlushEntries);
+  for (Index start = 0; start < visible; start += run) {
+    const Index entries = std::min(run, visible - start);
+    const auto* values = head.value_page(start / page) + start % page * dim;
     for (Index g = 0; g < group; g += kRowBlock) {
       for (Index v = 0; v < vectors; v += kVectorBlock) {
         with_constant<kRowBlock>(std::min<Index>(kRowBlock, group - g), [&]<int Rows>() {
@@ -223,8 +226,8 @@ void attend_row(const Head& head, const RowRequest& request, const AttentionBuff
         });
       }
     }
-    const bool last = start + page >= visible;
-    if (last || (start / page + 1) % kFlushPages == 0) {
+    const bool last = start + run >= visible;
+    if (last || (start + run) % kFlushEntries == 0) {
       for (Index i = 0; i < group * sum_stride; ++i) {
         total[i] += block[i];
         block[i] = 0.0f;

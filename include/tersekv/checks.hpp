@@ -25,9 +25,8 @@ inline void check_config(const CacheConfig& config) {
   require_count("head_dim", config.head_dim, 1);
   require(config.head_dim <= 65536, "head_dim", "at most 65536", config.head_dim);
   if (config.num_q_heads % config.num_kv_heads != 0) {
-    refuse("num_q_heads",
-           "a multiple of num_kv_heads (" + std::to_string(config.num_kv_heads) + ")",
-           std::to_string(config.num_q_heads));
+    refuse("num_q_heads", text("a multiple of num_kv_heads (", config.num_kv_heads, ")"),
+           text(config.num_q_heads));
   }
   require_count("layer", config.layer, 0);
   require_between("scale", config.scale, 0.0f, 1000.0f);  // 0: 1 / sqrt(head_dim)
@@ -36,8 +35,8 @@ inline void check_config(const CacheConfig& config) {
           "a power of two from 16 to 4096", page);
   const Index budgets = config.budget.size();
   if (budgets > 1 && budgets != config.num_kv_heads) {
-    refuse("budget", "one number or one per KV head (" + std::to_string(config.num_kv_heads) + ")",
-           std::to_string(budgets) + " numbers");
+    refuse("budget", text("one number or one per KV head (", config.num_kv_heads, ")"),
+           text(budgets, " numbers"));
   }
   for (Index h = 0; h < config.num_kv_heads; ++h) {
     require(config.budget.of(h) >= 1, "budget", "at least 1", config.budget.of(h));
@@ -51,25 +50,22 @@ void check_extents(const char* name, const TokenView<T>& view, Index tokens, Ind
       (view.data != nullptr || tokens == 0)) {
     return;
   }
-  const auto text = [](Index t, Index h, Index d) {
-    return "[" + std::to_string(t) + ", " + std::to_string(h) + ", " + std::to_string(d) + "]";
-  };
-  refuse(name, text(tokens, heads, head_dim),
-         view.data == nullptr ? "a null pointer" : text(view.tokens, view.heads, view.head_dim));
+  const auto shape = [](Index t, Index h, Index d) { return text("[", t, ", ", h, ", ", d, "]"); };
+  refuse(name, shape(tokens, heads, head_dim),
+         view.data == nullptr ? "a null pointer" : shape(view.tokens, view.heads, view.head_dim));
 }
 
 /// Every element finite and within what the storage holds. O(elements).
 template <class T>
-void check_values(const char* name, const TokenView<T>& view, float max_magnitude) {
+void check_values(const char* name, Index sequence, const TokenView<T>& view, float max_magnitude) {
   for (Index t = 0; t < view.tokens; ++t) {
     for (Index h = 0; h < view.heads; ++h) {
       for (Index d = 0; d < view.head_dim; ++d) {
         const float x = to_float(view(t, h, d));
         if (is_finite(x) && std::abs(x) <= max_magnitude) continue;
-        refuse(std::string(name) + " of token " + std::to_string(t) + ", head " +
-                   std::to_string(h) + ", element " + std::to_string(d),
-               "a finite number of magnitude up to " + std::to_string(max_magnitude),
-               is_finite(x) ? std::to_string(x) : "NaN or infinity");
+        refuse(text(name, " of sequence ", sequence, ", token ", t, ", head ", h, ", element ", d),
+               text("a finite number of magnitude up to ", max_magnitude),
+               is_finite(x) ? text(x) : "NaN or infinity");
       }
     }
   }
@@ -78,8 +74,8 @@ void check_values(const char* name, const TokenView<T>& view, float max_magnitud
 inline void check_count(Index tokens, Index seen) {
   require(tokens >= 0, "tokens", "at least 0", tokens);
   if (tokens > kMostTokens - seen) {
-    throw std::length_error("tersekv: tokens of a sequence: expected fewer than 2^31, got " +
-                            std::to_string(seen) + " + " + std::to_string(tokens));
+    throw std::length_error(
+        text("tersekv: tokens of a sequence: expected fewer than 2^31, got ", seen, " + ", tokens));
   }
 }
 
@@ -87,18 +83,13 @@ inline void check_scores(const ScoreView& scores, Index tokens, Index kv_heads) 
   if (scores.data == nullptr && tokens > 0) {
     refuse("token_scores", "a score for every token and KV head", "none");
   }
+  if (tokens > 1 && scores.token_stride == 0) {
+    refuse("token_scores", "a stride between tokens", "a stride of 0");
+  }
   for (Index t = 0; t < tokens; ++t) {
     for (Index h = 0; h < kv_heads; ++h) {
       if (!is_finite(scores(t, h))) refuse("token_scores", "finite numbers", "NaN or infinity");
     }
-  }
-}
-
-/// Rows and heads of attention rows must not share memory.
-template <class T>
-void check_row_strides(const AttentionRows<T>& rows, Index kv_heads) {
-  if ((rows.rows > 1 && rows.row_stride == 0) || (kv_heads > 1 && rows.head_stride == 0)) {
-    refuse("rows", "strides between rows and between heads", "a stride of 0");
   }
 }
 
@@ -112,7 +103,7 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
     for (Index i = 0; i < length - (rows.rows - 1 - r); ++i) {
       if (!is_finite(row[i])) refuse("rows", "finite numbers", "NaN or infinity");
       if (row[i] < 0.0f || row[i] > most) {
-        refuse("rows", "attention from 0 to the group's size", std::to_string(row[i]));
+        refuse("rows", "attention from 0 to the group's size", text(row[i]));
       }
     }
   }
@@ -169,6 +160,18 @@ bool overlaps_itself(const TokenView<T>& view) {
     reach += (extent - 1) * stride;
   }
   return false;
+}
+
+/// Rows and heads of attention rows must not share memory, each `longest` numbers long.
+template <class T>
+void check_row_strides(const AttentionRows<T>& rows, Index kv_heads, Index longest) {
+  const TokenView<T> all{rows.data, rows.rows,       kv_heads,
+                         longest,   rows.row_stride, rows.head_stride};
+  if (!overlaps_itself(all)) return;
+  refuse(
+      "rows",
+      text("strides that keep rows and heads apart, ", longest, " numbers each (the longest head)"),
+      text("row_stride ", rows.row_stride, ", head_stride ", rows.head_stride));
 }
 
 template <class T>

@@ -82,6 +82,17 @@ struct MemoryUsage {
   Index total() const {
     return keys + values + weights + positions + statistics + slack + bookkeeping + workspace;
   }
+  MemoryUsage& operator+=(const MemoryUsage& other) {
+    keys += other.keys;
+    values += other.values;
+    weights += other.weights;
+    positions += other.positions;
+    statistics += other.statistics;
+    slack += other.slack;
+    bookkeeping += other.bookkeeping;
+    workspace += other.workspace;
+    return *this;
+  }
 };
 
 /// A live entry, copied out.

@@ -25,11 +25,12 @@ struct SerialExecutor {
 };
 
 #if defined(_OPENMP)
-/// OpenMP threads; `threads` = 0 takes OpenMP's own default at construction.
+/// OpenMP threads, as many as OpenMP's own default at construction unless said. There only where
+/// the includer compiles with OpenMP (-fopenmp; CMake: link tersekv::openmp).
 class OpenMPExecutor {
  public:
-  explicit OpenMPExecutor(int threads = 0)
-      : threads_(threads > 0 ? threads : omp_get_max_threads()) {}
+  OpenMPExecutor() : OpenMPExecutor(0) {}
+  explicit OpenMPExecutor(int threads) : threads_(threads > 0 ? threads : omp_get_max_threads()) {}
   int workers() const { return threads_; }
   template <class F>
   void run(Index n, F&& f) const {

@@ -22,15 +22,14 @@ template <class KeyCodec, class ValueCodec>
 class HeadStore {
  public:
   /// `shared` may be null: the store then has a pool of its own on `resource`.
-  HeadStore(Index heads, const PageLayout& layout, Index registers, PagePool* shared,
+  HeadStore(Index heads, const PageLayout& layout, PagePool* shared,
             std::pmr::memory_resource* resource)
       : layout_(layout),
-        registers_per_head_(registers),
         own_pool_(shared == nullptr ? std::make_unique<PagePool>(resource) : nullptr),
         pool_(shared == nullptr ? own_pool_.get() : shared),
         states_(static_cast<std::size_t>(heads), pool_->resource()),
         tables_(static_cast<std::size_t>(heads), pool_->resource()),
-        registers_(static_cast<std::size_t>(heads * registers), pool_->resource()) {
+        registers_(static_cast<std::size_t>(heads * layout.registers), pool_->resource()) {
     pool_->set_page_bytes(layout.page_bytes);
   }
   HeadStore(HeadStore&&) = default;
@@ -47,6 +46,31 @@ class HeadStore {
   PagePool& pool() const { return *pool_; }
   HeadState& state(Index head) { return states_[at(head)]; }
   const HeadState& state(Index head) const { return states_[at(head)]; }
+
+  /// Entries of the longest of `count` heads from `first` on.
+  Index longest(Index first, Index count) const {
+    Index most = 0;
+    for (Index h = first; h < first + count; ++h) most = std::max(most, states_[at(h)].length);
+    return most;
+  }
+
+  Counts total_counts() const {
+    Counts total;
+    for (const HeadState& state : states_) {
+      total.evictions += state.counts.evictions;
+      total.merges += state.counts.merges;
+    }
+    return total;
+  }
+  /// Live entries over tokens seen; 1 where none was.
+  double keep_ratio() const {
+    double kept = 0, seen = 0;
+    for (const HeadState& state : states_) {
+      kept += static_cast<double>(state.length);
+      seen += static_cast<double>(state.seen);
+    }
+    return seen == 0 ? 1.0 : kept / seen;
+  }
 
   /// Pages for `entries` entries. Throws std::bad_alloc; `shrink` then takes back what was added.
   void reserve(Index head, Index entries) {
@@ -71,7 +95,7 @@ class HeadStore {
     const Index budget = states_[at(head)].budget;
     states_[at(head)] = HeadState{};
     states_[at(head)].budget = budget;
-    std::fill_n(registers_.data() + head * registers_per_head_, registers_per_head_, 0.0f);
+    std::fill_n(registers_.data() + head * layout_.registers, layout_.registers, 0.0f);
     shrink(head);
   }
 
@@ -81,8 +105,15 @@ class HeadStore {
             &layout_,
             &states_[at(head)],
             &shape,
-            registers_.data() + head * registers_per_head_,
+            registers_.data() + head * layout_.registers,
             scratch};
+  }
+  /// The same to look at.
+  HeadView<KeyCodec, ValueCodec> view(Index head, const Shape& shape) const {
+    // A view changes nothing; it is what `Head` builds on that holds pointers to change things by.
+    auto& self = const_cast<HeadStore&>(*this);
+    return {tables_[at(head)].data(), &layout_, &self.states_[at(head)], &shape,
+            self.registers_.data() + head * layout_.registers};
   }
 
   /// Copies all heads of `from`, a store of the same form, into this empty one.
@@ -132,7 +163,6 @@ class HeadStore {
   }
 
   PageLayout layout_;
-  Index registers_per_head_;
   std::unique_ptr<PagePool> own_pool_;  // before the tables: they give their pages back to it
   PagePool* pool_;
   std::pmr::vector<HeadState> states_;

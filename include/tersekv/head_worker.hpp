@@ -25,6 +25,7 @@ class HeadWorker {
   void append(const TokenView<const T>& k, const TokenView<const T>& v, const ScoreView& scores) {
     HeadState& state = head_.state();
     const Index first = state.length, tokens = k.tokens;
+    state.length += tokens;
     for (Index t = 0; t < tokens; ++t) {
       const Index slot = first + t;
       for (Index j = 0; j < head_.head_dim(); ++j) {
@@ -35,9 +36,10 @@ class HeadWorker {
       if constexpr (PolicyType::uses_weights) head_.set_weight(slot, 1.0f);
       head_.clear_statistics(slot);
     }
-    state.length += tokens;
     state.seen += tokens;
     state.fresh += tokens;
+    state.prompt += tokens > 1 ? tokens : 0;
+    state.newest = tokens;
     state.waiting += tokens;
     const float* token_scores = nullptr;
     if constexpr (PolicyType::needs_token_scores) {
@@ -85,7 +87,7 @@ class HeadWorker {
 
   void compress() {
     policy_.compress(team_, head_);
-    head_.state().fresh = 0;
+    head_.state().fresh = head_.state().prompt = 0;
   }
 
   template <class T>
@@ -111,10 +113,11 @@ class HeadWorker {
   }
 
  private:
-  /// How many of the last `rows` rows the policy asks for.
+  /// How many of the last `rows` rows the policy asks for. The rows may be fewer than the tokens
+  /// they belong to, and more than the latest append brought.
   Index wanted_rows(Index rows) const {
-    if (PolicyType::observes == Observes::nothing) return 0;
-    return std::min(rows, policy_.observed_rows(std::max(head_.state().fresh, Index{1})));
+    if (PolicyType::observes == Observes::nothing || rows == 0) return 0;
+    return std::min(rows, policy_.observed_rows(std::max(rows, head_.state().newest)));
   }
 
   /// The request for row r of the last q.tokens; copies the group's queries.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory_resource>
+#include <ranges>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -60,9 +61,7 @@ class KVCache {
   KVCache clone() const {
     KVCache copy(config_, policy_, shared_pool_, executor_, store_.pool().resource());
     copy.store_.copy(store_);
-    Index longest = 0;
-    for (Index h = 0; h < store_.heads(); ++h) longest = std::max(longest, store_.state(h).length);
-    copy.make_scratch(longest);
+    copy.make_scratch(store_.longest(0, store_.heads()));
     return copy;
   }
 
@@ -78,7 +77,7 @@ class KVCache {
       for (std::size_t b = 0; b < c; ++b) {
         if (chunks[b].sequence == chunks[c].sequence) {
           detail::refuse("chunks", "different sequences",
-                         "sequence " + std::to_string(chunks[c].sequence) + " twice");
+                         detail::text("sequence ", chunks[c].sequence, " twice"));
         }
         detail::check_apart(chunks[b], chunks[c]);
       }
@@ -102,6 +101,12 @@ class KVCache {
   void extend(const Chunk<T>& chunk, ExtendOptions options = {}) {
     extend(std::span<const Chunk<T>>(&chunk, 1), options);
   }
+  /// A std::vector, std::array, ... of chunks.
+  template <std::ranges::contiguous_range Chunks>
+  void extend(const Chunks& chunks, ExtendOptions options = {}) {
+    using Each = std::ranges::range_value_t<Chunks>;
+    extend(std::span<const Each>(std::ranges::data(chunks), std::ranges::size(chunks)), options);
+  }
   /// Of sequence 0.
   template <Element T>
   void extend(std::type_identity_t<TokenView<const T>> q,
@@ -115,7 +120,7 @@ class KVCache {
   template <class T>
   void append(Index sequence, TokenView<T> k,
               std::type_identity_t<TokenView<const std::remove_const_t<T>>> v,
-              ScoreView token_scores = {}) {
+              ScoreView token_scores = {}) requires Element<std::remove_const_t<T>> {
     const TokenView<const std::remove_const_t<T>> keys = k;
     check_tokens(sequence, keys, v, token_scores);
     try {
@@ -138,7 +143,7 @@ class KVCache {
     detail::check_output(q, {}, {}, out);
     if (outputs.rows.data != nullptr) {
       detail::require_equal("rows", outputs.rows.rows, q.tokens);
-      detail::check_row_strides(outputs.rows, config_.num_kv_heads);
+      detail::check_row_strides(outputs.rows, config_.num_kv_heads, longest(sequence));
     }
     for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).attend(q, out, outputs); });
   }
@@ -148,9 +153,11 @@ class KVCache {
   void observe(Index sequence,
                const AttentionRows<const float>& rows) requires(PolicyType::observes !=
                                                                 Observes::logits) {
-    check_rows(sequence, rows.rows);
+    check_rows("rows", sequence, rows.rows);
     if (rows.data == nullptr && rows.rows > 0) detail::refuse("rows", "attention", "null");
-    if (rows.rows > 0) detail::check_row_strides(rows, config_.num_kv_heads);
+    if (rows.rows > 0) {
+      detail::check_row_strides(rows, config_.num_kv_heads, longest(sequence));
+    }
     for (Index h = 0; h < config_.num_kv_heads; ++h) {
       detail::check_attention(rows, h, length(sequence, h), shape_.group_size);
     }
@@ -160,7 +167,7 @@ class KVCache {
   /// Shows the policy the last queries of the sequence; the cache works their attention out itself,
   /// from the keys alone.
   template <class T>
-  void observe(Index sequence, TokenView<T> last_queries) {
+  void observe(Index sequence, TokenView<T> last_queries) requires Element<std::remove_const_t<T>> {
     const TokenView<const std::remove_const_t<T>> q = last_queries;
     check_queries(sequence, q);
     for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).observe(q); });
@@ -174,7 +181,7 @@ class KVCache {
   }
 
   /// Forgets one sequence, or all of them: pages back to the pool, positions from 0 again. The
-  /// workers' scratch stays, so that filling up again allocates nothing.
+  /// workers' scratch stays, so that filling up again allocates nothing (`trim` gives it back).
   void clear(Index sequence) {
     check_sequence(sequence);
     for (Index h = 0; h < config_.num_kv_heads; ++h) store_.clear(index_of(sequence, h));
@@ -183,38 +190,38 @@ class KVCache {
     for (Index h = 0; h < store_.heads(); ++h) store_.clear(h);
   }
 
+  /// Gives memory back that a long prompt has left behind: scratch beyond what the live entries
+  /// need, and idle pages of a pool of the cache's own. The next call may allocate again.
+  void trim() {
+    workspaces_.release();
+    make_scratch(store_.longest(0, store_.heads()));
+    if (shared_pool_ == nullptr) store_.pool().trim();
+  }
+
   /// Live entries of a head.
   Index length(Index sequence, Index kv_head) const { return state(sequence, kv_head).length; }
   /// Tokens appended since the start or the last `clear`.
   Index tokens_seen(Index sequence) const { return state(sequence, 0).seen; }
   /// What left, and how.
   Counts counts(Index sequence, Index kv_head) const { return state(sequence, kv_head).counts; }
-  Counts total_counts() const {
-    Counts total;
-    for (Index h = 0; h < store_.heads(); ++h) {
-      total.evictions += store_.state(h).counts.evictions;
-      total.merges += store_.state(h).counts.merges;
-    }
-    return total;
-  }
+  Counts total_counts() const { return store_.total_counts(); }
   /// Live entries over tokens seen, summed over all heads; 1 for an empty cache.
-  double keep_ratio() const {
-    double kept = 0, seen = 0;
-    for (Index h = 0; h < store_.heads(); ++h) {
-      kept += static_cast<double>(store_.state(h).length);
-      seen += static_cast<double>(store_.state(h).seen);
-    }
-    return seen == 0 ? 1.0 : kept / seen;
+  double keep_ratio() const { return store_.keep_ratio(); }
+  /// The head in its storage order, for an engine's own kernel and for reading attention rows.
+  /// Valid until the next call that changes or moves the cache.
+  HeadView<KeyCodec, ValueCodec> head(Index sequence, Index kv_head) const {
+    state(sequence, kv_head);
+    return store_.view(index_of(sequence, kv_head), shape_);
   }
-  /// The head in its storage order, for an engine's own kernel and for reading attention rows. To
-  /// be read only; valid until the next call that changes or moves the cache.
-  HeadType head(Index sequence, Index kv_head) {
+  /// The head as a policy's bodies get it, without scratch: for those who run these bodies
+  /// themselves (an engine whose kernel hands over logits, a measurement).
+  HeadType mutable_head(Index sequence, Index kv_head) {
     state(sequence, kv_head);
     return store_.head(index_of(sequence, kv_head), shape_, {});
   }
   /// Copies of the live entries, in order of position. Allocates.
-  std::vector<Entry> entries(Index sequence, Index kv_head) {
-    const HeadType head = this->head(sequence, kv_head);
+  std::vector<Entry> entries(Index sequence, Index kv_head) const {
+    const auto head = this->head(sequence, kv_head);
     std::vector<Entry> result(static_cast<std::size_t>(head.length()));
     for (Index i = 0; i < head.length(); ++i) {
       Entry& entry = result[static_cast<std::size_t>(i)];
@@ -232,17 +239,18 @@ class KVCache {
   }
 
   /// Every byte held: all that was allocated, pages of a shared pool as far as this cache has them.
+  /// Caches that share a pool hold, together, the sum of their bytes() and the pool's idle_bytes().
   MemoryUsage memory() const {
     MemoryUsage usage = store_.memory();
-    for (const detail::Workspace& workspace : workspaces_) usage.workspace += workspace.bytes();
-    usage.bookkeeping += static_cast<Index>(workspaces_.capacity() * sizeof(detail::Workspace));
+    usage.workspace = workspaces_.scratch_bytes();
+    usage.bookkeeping += workspaces_.bookkeeping_bytes();
     return usage;
   }
   Index bytes() const { return memory().total(); }
 
   const CacheConfig& config() const { return config_; }
   const PolicyType& policy() const { return policy_; }
-  PagePool& pool() { return store_.pool(); }
+  PagePool& pool() const { return store_.pool(); }
 
  private:
   using WorkerType = detail::HeadWorker<PolicyType, HeadType>;
@@ -252,24 +260,22 @@ class KVCache {
       : config_(config),
         policy_(std::move(policy)),
         executor_(std::move(executor)),
-        shape_(checked_shape(config_, policy_)),
+        shape_(checked_shape(config_, policy_, executor_.workers())),
         shared_pool_(shared),
         store_(config.num_sequences * config.num_kv_heads,
                PageLayout(config.page_size, config.head_dim, sizeof(KeyCodec), sizeof(ValueCodec),
-                          PolicyType::uses_weights, policy_.statistics(shape_)),
-               policy_.registers(shape_), shared, resource),
-        workspaces_(resource) {
+                          PolicyType::uses_weights, policy_.statistics(shape_),
+                          policy_.registers(shape_)),
+               shared, resource),
+        workspaces_(executor_.workers(), resource) {
     for (Index h = 0; h < store_.heads(); ++h) {
       store_.state(h).budget = config.budget.of(h % config.num_kv_heads);
     }
-    const int workers = executor_.workers();
-    detail::require(workers >= 1, "executor.workers()", "at least 1", workers);
-    workspaces_.reserve(static_cast<std::size_t>(workers));
-    for (int w = 0; w < workers; ++w) workspaces_.emplace_back(resource);
   }
 
-  static Shape checked_shape(const CacheConfig& config, const PolicyType& policy) {
+  static Shape checked_shape(const CacheConfig& config, const PolicyType& policy, int workers) {
     detail::check_config(config);
+    detail::require(workers >= 1, "executor.workers()", "at least 1", workers);
     const float scale =
         config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
     const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer,
@@ -287,7 +293,8 @@ class KVCache {
     return sequence * config_.num_kv_heads + kv_head;
   }
   void check_sequence(Index sequence) const {
-    detail::require_index("sequence", sequence, config_.num_sequences);
+    // As many as there are heads for: none in a cache that was moved from.
+    detail::require_index("sequence", sequence, store_.heads() / config_.num_kv_heads);
   }
   const HeadState& state(Index sequence, Index kv_head) const {
     check_sequence(sequence);
@@ -301,8 +308,8 @@ class KVCache {
     detail::check_count(k.tokens, tokens_seen(sequence));
     detail::check_extents("k", k, k.tokens, config_.num_kv_heads, config_.head_dim);
     detail::check_extents("v", v, k.tokens, config_.num_kv_heads, config_.head_dim);
-    detail::check_values("k", k, Codec<KeyCodec>::max_magnitude);
-    detail::check_values("v", v, Codec<ValueCodec>::max_magnitude);
+    detail::check_values("k", sequence, k, Codec<KeyCodec>::max_magnitude);
+    detail::check_values("v", sequence, v, Codec<ValueCodec>::max_magnitude);
     if constexpr (PolicyType::needs_token_scores) {
       detail::check_scores(scores, k.tokens, config_.num_kv_heads);
     }
@@ -313,32 +320,32 @@ class KVCache {
     const Index tokens = chunk.k.tokens;
     detail::check_extents("q", chunk.q, tokens, config_.num_q_heads, config_.head_dim);
     detail::check_extents("out", chunk.out, tokens, config_.num_q_heads, config_.head_dim);
-    detail::check_values("q", chunk.q, kMaxMagnitude);
+    detail::check_values("q", chunk.sequence, chunk.q, kMaxMagnitude);
     if (tokens > 0) detail::check_output(chunk.q, chunk.k, chunk.v, chunk.out);
   }
-  void check_rows(Index sequence, Index rows) const {
+  /// `what`: rows of attention, or queries.
+  void check_rows(const char* what, Index sequence, Index rows) const {
     check_sequence(sequence);
     for (Index h = 0; h < config_.num_kv_heads; ++h) {
       const HeadState& head = state(sequence, h);
       const Index most = std::max(head.fresh, std::min<Index>(head.length, 1));
       if (rows >= 0 && rows <= most) continue;
-      detail::refuse("rows",
-                     "0 to " + std::to_string(most) + ", the tokens since the last compression",
-                     std::to_string(rows));
+      detail::refuse(what, detail::text("0 to ", most, ", the tokens since the last compression"),
+                     detail::text(rows));
     }
   }
   template <class T>
   void check_queries(Index sequence, const TokenView<const T>& q) const {
-    check_rows(sequence, q.tokens);
+    check_rows("tokens of q", sequence, q.tokens);
     detail::check_extents("q", q, q.tokens, config_.num_q_heads, config_.head_dim);
-    detail::check_values("q", q, kMaxMagnitude);
+    detail::check_values("q", sequence, q, kMaxMagnitude);
   }
 
   // Memory.
 
   /// Pages and scratch for `tokens` more, compressed `every` rows.
   void make_room(Index sequence, Index tokens, Index every) {
-    Index longest = 0;
+    Index most_entries = 0;
     for (Index h = 0; h < config_.num_kv_heads; ++h) {
       const HeadState& head = store_.state(index_of(sequence, h));
       Index entries = head.length + tokens;
@@ -347,19 +354,17 @@ class KVCache {
         if (most < entries) entries = std::min(entries, most + std::min(every, tokens));
       }
       store_.reserve(index_of(sequence, h), entries);
-      longest = std::max(longest, entries);
+      most_entries = std::max(most_entries, entries);
     }
-    make_scratch(longest);
+    make_scratch(most_entries);
   }
-  /// Scratch for heads of up to `longest` entries.
-  void make_scratch(Index longest) {
-    const Index page = config_.page_size;
-    for (detail::Workspace& workspace : workspaces_) {
-      if (workspace.fits(longest)) continue;
-      const Index wanted = std::max(longest, workspace.entries() + workspace.entries() / 2);
-      workspace.grow((wanted + page - 1) / page * page, shape_, PolicyType::observes,
-                     PolicyType::uses_weights);
-    }
+  /// Scratch for heads of up to `entries` entries.
+  void make_scratch(Index entries) {
+    workspaces_.reserve(entries, config_.page_size, shape_, PolicyType::observes,
+                        PolicyType::uses_weights);
+  }
+  Index longest(Index sequence) const {
+    return store_.longest(index_of(sequence, 0), config_.num_kv_heads);
   }
   void return_pages(Index sequence) noexcept {
     for (Index h = 0; h < config_.num_kv_heads; ++h) store_.shrink(index_of(sequence, h));
@@ -372,7 +377,7 @@ class KVCache {
     executor_.run(config_.num_kv_heads, f);
   }
   WorkerType worker_of(Index sequence, Index h, int worker) {
-    detail::Workspace& space = workspaces_[static_cast<std::size_t>(worker)];
+    detail::Workspace& space = workspaces_.of(worker);
     return {policy_, config_.group_reduce, h,
             store_.head(index_of(sequence, h), shape_, space.scratch()), space};
   }
@@ -383,7 +388,7 @@ class KVCache {
   Shape shape_;
   PagePool* shared_pool_;
   detail::HeadStore<KeyCodec, ValueCodec> store_;
-  std::pmr::vector<detail::Workspace> workspaces_;
+  detail::Workspaces workspaces_;
 };
 
 }  // namespace tersekv

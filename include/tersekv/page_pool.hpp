@@ -4,11 +4,10 @@
 #include <cstddef>
 #include <cstring>
 #include <memory_resource>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "tersekv/config.hpp"
+#include "tersekv/errors.hpp"
 
 namespace tersekv {
 
@@ -29,9 +28,8 @@ class PagePool {
   /// Fixes the size of a page, once. Throws std::invalid_argument where it differs from before.
   void set_page_bytes(Index bytes) {
     if (page_bytes_ != 0 && page_bytes_ != bytes) {
-      throw std::invalid_argument("tersekv: page size of a shared pool: expected " +
-                                  std::to_string(page_bytes_) + " bytes, got " +
-                                  std::to_string(bytes));
+      detail::refuse("page of a shared pool (head_dim, codecs, page_size, statistics)",
+                     detail::text(page_bytes_, " bytes, as before"), detail::text(bytes));
     }
     page_bytes_ = bytes;
   }
@@ -58,6 +56,8 @@ class PagePool {
   Index page_bytes() const { return page_bytes_; }
   Index pages() const { return total_; }
   Index idle_pages() const { return static_cast<Index>(idle_.size()); }
+  /// Bytes that no cache has: idle pages, and the list that remembers them.
+  Index idle_bytes() const { return idle_pages() * page_bytes_ + bookkeeping_bytes(); }
   /// Bytes of the list that remembers idle pages.
   Index bookkeeping_bytes() const {
     return static_cast<Index>(idle_.capacity() * sizeof(std::byte*));

@@ -6,29 +6,12 @@
 
 #include "tersekv/config.hpp"
 #include "tersekv/head.hpp"
+#include "tersekv/policy_parts.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/protection.hpp"
 #include "tersekv/team.hpp"
 
 namespace tersekv {
-
-/// What a policy wants to see of a query.
-enum class Observes {
-  nothing,    ///< attention is not even reduced
-  attention,  ///< one number per entry, reduced over the query heads of the group
-  logits      ///< scaled logits per query head, without the weights' bias, with lse and query
-};
-
-/// One query token's row, as a policy observes it. Entries in slots [0, visible) existed then.
-struct Observation {
-  Index visible = 0;
-  bool first = false;                ///< the first observed row of a call
-  const float* attention = nullptr;  ///< [visible], for Observes::attention
-  const float* logits = nullptr;     ///< [group_size, logit_stride], for Observes::logits
-  Index logit_stride = 0;
-  const float* lse = nullptr;    ///< [group_size], for Observes::logits
-  const float* query = nullptr;  ///< [group_size, head_dim], for Observes::logits
-};
 
 /// Defaults for everything `CachePolicy` asks: a policy that sees nothing and keeps everything.
 /// A policy derives from this and replaces what it needs; nothing is virtual.
@@ -126,9 +109,22 @@ TERSEKV_HD void remove_entries(Team& team, const Head& head, std::int32_t* victi
 /// A policy made of three parts: *who matters* (Scorer: statistics from what is observed, and a
 /// score, higher = keep), *who leaves* (Selector), and *what becomes of them* (Merger). The methods
 /// of the literature are aliases of this template (`tersekv/policies/`); other combinations are one
-/// line. A part derives from ScorerBase, SelectorBase or MergerBase and replaces what it needs.
+/// line. What each part must be: `tersekv/policy_parts.hpp`.
 template <class Scorer, class Selector, class Merger>
 class Policy {
+  static_assert(ScorerPart<Scorer>,
+                "Policy: the first template argument must satisfy tersekv::ScorerPart; derive from "
+                "tersekv::ScorerBase and define score(head, slot)");
+  static_assert(Scorer::observes != Observes::nothing || detail::inherits_observe<Scorer>,
+                "Policy: the scorer has an observe() that would never be called; say what it "
+                "`observes`");
+  static_assert(SelectorPart<Selector, Scorer, Merger>,
+                "Policy: the second template argument must satisfy tersekv::SelectorPart; derive "
+                "from tersekv::SelectorBase and define compress(...)");
+  static_assert(MergerPart<Merger, Scorer>,
+                "Policy: the third template argument must satisfy tersekv::MergerPart; derive from "
+                "tersekv::MergerBase and define retire(...), which must accept the scorer");
+
  public:
   static constexpr Observes observes = Scorer::observes;
   static constexpr bool uses_weights = Merger::uses_weights;
@@ -187,46 +183,6 @@ class Policy {
   [[no_unique_address]] Scorer scorer_;
   [[no_unique_address]] Selector selector_;
   [[no_unique_address]] Merger merger_;
-};
-
-/// A scorer that sees nothing. See PolicyBase for the meaning of each member.
-struct ScorerBase {
-  static constexpr Observes observes = Observes::nothing;
-  static constexpr bool needs_token_scores = false;
-  void validate(const Shape&) const {}
-  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
-  Index registers(const Shape&) const { return 0; }
-  Index observed_rows(Index rows) const { return rows; }
-  template <class Team, class Head>
-  TERSEKV_HD void append(Team&, const Head&, Index, Index, const float*) const {}
-  template <class Team, class Head>
-  TERSEKV_HD void observe(Team&, const Head&, const Observation&) const {}
-  /// Called once before victims are chosen, for what need not be kept up to date in between.
-  template <class Team, class Head>
-  TERSEKV_HD void prepare(Team&, const Head&) const {}
-};
-
-struct SelectorBase {
-  static constexpr bool needs_budget = false;
-  /// `set_aside` entries of the budget are the merger's.
-  void validate(const Shape&, Index /*budget*/, Index /*set_aside*/) const {}
-  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
-  Index max_length(const Shape&, Index /*budget*/) const { return kUnlimited; }
-};
-
-struct MergerBase {
-  static constexpr bool uses_weights = false;
-  /// Merging changes scores, so victims must be chosen one at a time.
-  static constexpr bool changes_scores = false;
-  void validate(const Shape&, Index /*budget*/) const {}
-  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
-  float alpha() const { return 0.0f; }
-  /// Entries of the budget that the merger keeps for itself, in the pinned slots.
-  TERSEKV_HD Index reserved(Index /*budget*/) const { return 0; }
-  /// Unprotected entries that must remain for the merger to have a target.
-  Index spare() const { return 0; }
-  template <class Team, class Head>
-  TERSEKV_HD void append(Team&, const Head&, Index, Index, Index /*column*/) const {}
 };
 
 }  // namespace tersekv

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "tersekv/config.hpp"
 #include "tersekv/errors.hpp"
 #include "tersekv/portability.hpp"
@@ -35,13 +33,13 @@ struct Protection {
   }
   /// The same for a budget that cannot hold the protected entries and `set_aside` others.
   void validate_budget(Index budget, Index set_aside) const {
+    detail::require(budget >= 1, "budget", "at least 1", budget);
     const Index needed = sinks + recent_of(budget) + set_aside;
-    const Index least = needed < 1 ? 1 : needed;
-    if (budget < least) {
-      detail::refuse("budget",
-                     "at least " + std::to_string(least) + " (protected and reserved entries)",
-                     std::to_string(budget));
-    }
+    if (budget >= needed) return;
+    detail::refuse("budget",
+                   detail::text("room for ", needed, " entries (", sinks, " sinks, ",
+                                recent_of(budget), " recent, ", set_aside, " for the merger)"),
+                   detail::text(budget));
   }
   /// Whether the entry in `slot` may leave, given the budget of its head.
   template <class Head>

@@ -5,6 +5,7 @@
 // nlohmann_json for the files' headers.
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -62,6 +63,11 @@ class SafetensorsFile {
   }
 
   bool contains(const std::string& name) const { return header_.contains(name); }
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const auto& [name, entry] : header_.items()) result.push_back(name);
+    return result;
+  }
 
   Tensor tensor(const std::string& name) const {
     const auto found = header_.find(name);
@@ -134,8 +140,9 @@ class SafetensorsFile {
 class SurrogateSet {
  public:
   /// Reads `layers.{i}.weight`, `.bias` (linear) or `layers.{i}.0.*`, `layers.{i}.2.*` (MLP), the
-  /// names of the published checkpoints, for i from 0. Throws std::runtime_error for a damaged
-  /// file or a bias that does not fit its weight, std::invalid_argument for layers that do not fit.
+  /// names of the published checkpoints, for i from 0 without a gap. Throws std::runtime_error for
+  /// a damaged file or a bias that does not fit its weight, std::invalid_argument for layers that
+  /// do not fit.
   explicit SurrogateSet(const std::string& path) {
     const SafetensorsFile file(path);
     for (Index layer = 0;; ++layer) {
@@ -152,6 +159,14 @@ class SurrogateSet {
     if (layers_.empty()) {
       throw std::runtime_error("tersekv: " + path + ": expected layers.0.weight or " +
                                "layers.0.0.weight, got neither");
+    }
+    const std::string next = std::to_string(layers_.size());
+    for (const std::string& name : file.names()) {
+      const Index layer = name.starts_with("layers.") ? std::atoll(name.c_str() + 7) : -1;
+      if (layer < size()) continue;
+      throw std::runtime_error("tersekv: " + path + ": expected layers without a gap, got " + name +
+                               " but no layers." + next + ".weight or layers." + next +
+                               ".0.weight");
     }
   }
   SurrogateSet(SurrogateSet&&) = default;

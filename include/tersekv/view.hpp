@@ -44,7 +44,8 @@ TokenView<T> hnd_view(T* data, Index tokens, Index heads, Index head_dim) {
   return {data, tokens, heads, head_dim, head_dim, tokens * head_dim, 1};
 }
 
-/// Borrowed [tokens, kv_heads] predicted importance of new tokens (KVzap's surrogate).
+/// Borrowed [tokens, kv_heads] predicted importance of new tokens (KVzap's surrogate). Contiguous
+/// scores have token_stride = kv_heads.
 struct ScoreView {
   const float* data = nullptr;
   Index token_stride = 0, head_stride = 1;
@@ -57,10 +58,12 @@ struct ScoreView {
   }
 };
 
-/// Borrowed attention rows of the last `rows` queries of a sequence, one block per KV head, reduced
-/// over the group: element (row, kv_head, slot). Row r saw the first
-/// `length - (rows - 1 - r)` slots of each head; what lies beyond is not read. Slots are in storage
-/// order, the order in which `KVCache::attend` writes them and `KVCache::head` shows them.
+/// Borrowed attention rows of the last `rows` queries of a sequence, one block per KV head: element
+/// (row, kv_head, slot) is softmax(scale <q, k> + alpha ln w), reduced over the query heads of the
+/// group as `CacheConfig::group_reduce` says. Row r saw the first `length - (rows - 1 - r)` slots
+/// of each head; what lies beyond is neither read nor written. Slots are in storage order, the
+/// order in which `KVCache::attend` writes them and `KVCache::head` shows them. Every row has room
+/// for the longest head: rows and heads are at least max `KVCache::length` apart.
 template <class T>
 struct AttentionRows {
   T* data = nullptr;
@@ -68,6 +71,10 @@ struct AttentionRows {
   Index row_stride = 0, head_stride = 0;
   T* row(Index index, Index kv_head) const {
     return data + index * row_stride + kv_head * head_stride;
+  }
+  operator AttentionRows<const T>() const  // NOLINT: implicit like T* to const T*
+      requires(!std::is_const_v<T>) {
+    return {data, rows, row_stride, head_stride};
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <memory_resource>
 #include <vector>
 
@@ -12,7 +13,7 @@
 namespace tersekv::detail {
 
 /// The scratch memory of one worker: one block of four-byte numbers, cut into the buffers a head of
-/// at most `entries` entries needs. Grows, never shrinks.
+/// at most `entries` entries needs. Grows; shrinks only by `release`.
 class Workspace {
  public:
   explicit Workspace(std::pmr::memory_resource* resource) : block_(resource) {}
@@ -28,6 +29,8 @@ class Workspace {
     bigger.cut(bigger.block_.data(), entries, shape, observes, has_weights);
     *this = std::move(bigger);  // same resource: the block moves, its address stays
   }
+
+  void release() noexcept { *this = Workspace(block_.get_allocator().resource()); }
 
   Index entries() const { return entries_; }
   Index bytes() const { return static_cast<Index>(block_.capacity() * sizeof(float)); }
@@ -69,6 +72,43 @@ class Workspace {
   float *logits_ = nullptr, *bias_ = nullptr, *sums_ = nullptr, *query_ = nullptr, *out_ = nullptr,
         *lse_ = nullptr, *attention_ = nullptr, *raw_ = nullptr;
   Scratch scratch_;
+};
+
+/// The workspaces of an executor's workers.
+class Workspaces {
+ public:
+  Workspaces(int workers, std::pmr::memory_resource* resource) : each_(resource) {
+    each_.reserve(static_cast<std::size_t>(workers));
+    for (int w = 0; w < workers; ++w) each_.emplace_back(resource);
+  }
+
+  Workspace& of(int worker) { return each_[static_cast<std::size_t>(worker)]; }
+
+  /// Room for heads of up to `entries` entries. Grows by half at least, so that a head which grows
+  /// by one entry a step seldom allocates.
+  void reserve(Index entries, Index page_size, const Shape& shape, Observes observes,
+               bool has_weights) {
+    for (Workspace& space : each_) {
+      if (space.fits(entries)) continue;
+      const Index wanted = std::max(entries, space.entries() + space.entries() / 2);
+      space.grow((wanted + page_size - 1) / page_size * page_size, shape, observes, has_weights);
+    }
+  }
+  void release() noexcept {
+    for (Workspace& space : each_) space.release();
+  }
+
+  Index scratch_bytes() const {
+    Index bytes = 0;
+    for (const Workspace& space : each_) bytes += space.bytes();
+    return bytes;
+  }
+  Index bookkeeping_bytes() const {
+    return static_cast<Index>(each_.capacity() * sizeof(Workspace));
+  }
+
+ private:
+  std::pmr::vector<Workspace> each_;
 };
 
 }  // namespace tersekv::detail

@@ -51,8 +51,9 @@ TERSEKV_HD MergedKey merged_key(KeyRule rule, const Head& head, const PredictedM
     }
     const float divergence =
         relative_entropy(share_e, p_e / total) + relative_entropy(share_c, p_c / total);
-    // A query whose square a float cannot hold counts as zero.
-    if (square > 1e-30f) return {share_e, share_c, divergence / (head.shape().scale * square)};
+    // A query too small to move a key along counts as zero.
+    const float norm = head.shape().scale * square;
+    if (norm > 1e-30f) return {share_e, share_c, divergence / norm};
   }
   return {share_e, share_c};
 }

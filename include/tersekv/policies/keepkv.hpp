@@ -33,7 +33,7 @@ struct KeepKVPair : Policy<PredictedMass, MostSimilarPair, ZipMerge> {
 struct KeepKVOptions {
   Index recent = kAuto;  ///< R, latest tokens protected from both roles; kAuto: floor(budget / 2)
   Index sinks = 4;       ///< first tokens protected from both roles
-  float decay = 0.98f;   ///< alpha_ema, more than 0 and less than 1
+  float decay = 0.98f;   ///< alpha_ema, 1e-6 to 0.9999
   Index window = 32;     ///< last queries of a prompt that are averaged, >= 1
   KeyRule key_rule = KeyRule::mean;
 };

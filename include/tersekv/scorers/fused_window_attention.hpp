@@ -42,9 +42,10 @@ struct FusedWindowAttention : ScorerBase {
         head.stat(kBlock, i) = 0;
       });
     }
-    team.for_each(row.visible, [&](Index i) {
-      head.stat(kRows + at, i) = row.attention[i];
-      head.stat(kBlock, i) = fuse(head.stat(kBlock, i), row.attention[i]);
+    team.for_each(head.length(), [&](Index i) {
+      const float attention = i < row.visible ? row.attention[i] : 0.0f;
+      head.stat(kRows + at, i) = attention;
+      head.stat(kBlock, i) = fuse(head.stat(kBlock, i), attention);
     });
     team.once([&] { head.reg(0) = static_cast<float>(at + 1 == window ? 0 : at + 1); });
   }

@@ -9,9 +9,9 @@ namespace tersekv {
 
 /// The attention of a prompt's last `window` queries, summed, then averaged over `kernel`
 /// neighbours by position; what lies beyond the ends counts as 0 and the divisor stays `kernel`.
-/// The window's own entries take no part. Single tokens are not observed; of a prompt that several
-/// calls bring before one compression, the last call's queries count. O(n) per query, O(n log n
-/// + kernel n) per prompt.
+/// The window's own entries take no part. A token that comes alone is not observed; of a prompt
+/// that several calls bring before one compression, the queries of the last call of more than one
+/// token count. O(n) per query, O(n log n + kernel n) per prompt.
 struct PooledWindowAttention : ScorerBase {
   static constexpr Observes observes = Observes::attention;
   Index window = 32;  ///< >= 1
@@ -41,9 +41,9 @@ struct PooledWindowAttention : ScorerBase {
               [&](std::int32_t a, std::int32_t b) { return head.position(a) < head.position(b); });
     team.for_each(count, [&](Index i) {
       float sum = 0;
-      for (Index j = i - kernel / 2; j <= i + kernel / 2; ++j) {
-        if (j >= 0 && j < count) sum += head.stat(0, order[j]);
-      }
+      const Index before = i < kernel / 2 ? i : kernel / 2;
+      const Index after = count - 1 - i < kernel / 2 ? count - 1 - i : kernel / 2;
+      for (Index j = i - before; j <= i + after; ++j) sum += head.stat(0, order[j]);
       head.stat(1, order[i]) = sum / static_cast<float>(kernel);
     });
   }

@@ -22,11 +22,12 @@ namespace tersekv {
 /// O(group_size n) per query. Memory: group_size + 2 numbers per entry.
 struct PredictedMass : ScorerBase {
   static constexpr Observes observes = Observes::logits;
-  float decay = 0.98f;  ///< 1e-6 to 1 - 1e-6; the paper's alpha_ema
+  float decay = 0.98f;  ///< 1e-6 to 0.9999 (nearer 1, ln decay is lost beside a float's logit); the
+                        ///< paper's alpha_ema
   Index window = 32;    ///< >= 1
 
   void validate(const Shape&) const {
-    detail::require_between("decay", decay, 1e-6f, 0.999999f);
+    detail::require_between("decay", decay, 1e-6f, 0.9999f);
     detail::require_count("window", window, 1);
   }
   /// ln S per query head, then m, then the cached ln mass.

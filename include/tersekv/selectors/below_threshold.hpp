@@ -6,7 +6,7 @@
 namespace tersekv {
 
 /// Whoever scores below `threshold` leaves, once it is no longer among the protected. No budget:
-/// how much is kept depends on the input. O(n).
+/// how much is kept depends on the input. O(n + k log k) for k who leave.
 struct BelowThreshold : SelectorBase {
   float threshold = 0.0f;
   Protection protection = {};
@@ -32,12 +32,17 @@ struct BelowThreshold : SelectorBase {
         const Index lowest = team.argmin(
             head.length(), leaves, [&](Index i) { return scorer.score(head, i); },
             [&](Index i) { return head.position(i); });
-        found = lowest < 0 ? 0 : 1;
+        if (lowest < 0) return;
+        found = 1;
         team.once([&] { victims[0] = static_cast<std::int32_t>(lowest); });
       } else {
         found = team.collect(head.length(), leaves, victims);
+        if (found == 0) return;
+        team.sort(victims, found, [&](std::int32_t a, std::int32_t b) {  // the lowest first
+          const float score_a = scorer.score(head, a), score_b = scorer.score(head, b);
+          return score_a < score_b || (score_a == score_b && head.position(a) < head.position(b));
+        });
       }
-      if (found == 0) return;
       const Index leaving =
           merger.retire(team, head, scorer, victims, found, eligible, merger_column);
       remove_entries(team, head, victims, leaving);

@@ -13,7 +13,7 @@ struct LowestScore : SelectorBase {
   Protection protection = {};
   Index interval = 1;             ///< compress after this many tokens, >= 1
   Index uncompressed_layers = 0;  ///< layers below this keep everything
-  bool prompts_only = false;      ///< single tokens are never followed by a compression
+  bool prompts_only = false;      ///< compress only where tokens have come several at a time
 
   void validate(const Shape& shape, Index budget, Index set_aside) const {
     protection.validate();
@@ -33,7 +33,7 @@ struct LowestScore : SelectorBase {
     team.once([&] { head.state().waiting = 0; });
     const Index excess =
         head.length() - head.state().pinned - (head.budget() - merger.reserved(head.budget()));
-    if (excess <= 0 || (prompts_only && head.state().fresh <= 1)) return;
+    if (excess <= 0 || (prompts_only && head.state().prompt == 0)) return;
     scorer.prepare(team, head);
     const Index recent = protection.recent_of(head.budget());
     const auto eligible = [&](Index i) { return protection.allows(head, i, recent); };

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+#include "tersekv/config.hpp"
+#include "tersekv/element.hpp"
+#include "tersekv/errors.hpp"
+#include "tersekv/portability.hpp"
+
+namespace tersekv {
+
+/// Where the columns of a page lie, in bytes from its start. A page holds `page_size` entries:
+///
+///   keys        [head_dim, page_size]   KeyCodec; d-major, so that the logits of a page need no
+///                                       horizontal sums
+///   values      [page_size, head_dim]   ValueCodec
+///   weights     [page_size]             float, only if the policy merges
+///   positions   [page_size]             int32
+///   statistics  [statistics, page_size] 4 bytes each, the policy's
+struct PageLayout {
+  Index page_size = 0, head_dim = 0, statistics = 0;
+  Index registers = 0;                   ///< the policy's numbers per head, beside the pages
+  int shift = 0;                         ///< log2(page_size)
+  Index key_bytes = 0, value_bytes = 0;  ///< of one element
+  bool has_weights = false;
+  Index values_at = 0, weights_at = 0, positions_at = 0, statistics_at = 0, page_bytes = 0;
+
+  PageLayout() = default;
+  PageLayout(Index entries, Index dim, Index bytes_of_key, Index bytes_of_value, bool weights,
+             Index columns, Index numbers)
+      : page_size(entries),
+        head_dim(dim),
+        statistics(columns),
+        registers(numbers),
+        key_bytes(bytes_of_key),
+        value_bytes(bytes_of_value),
+        has_weights(weights) {
+    while ((Index{1} << shift) < page_size) ++shift;
+    values_at = page_size * head_dim * key_bytes;
+    weights_at = values_at + page_size * head_dim * value_bytes;
+    positions_at = weights_at + (has_weights ? 4 * page_size : 0);
+    statistics_at = positions_at + 4 * page_size;
+    const Index end = statistics_at + 4 * page_size * statistics;
+    page_bytes = (end + 63) / 64 * 64;
+  }
+};
+
+/// What a head knows of itself; the numbers of live entries and of tokens seen differ by what the
+/// policy evicted and merged.
+struct HeadState {
+  Index length = 0;   ///< live entries
+  Index seen = 0;     ///< tokens ever appended; the next one's position
+  Index pinned = 0;   ///< slots [0, pinned) belong to the merger and are never victims
+  Index fresh = 0;    ///< tokens appended since the last compression; they hold the last slots
+  Index prompt = 0;   ///< those of them that came several at a time
+  Index newest = 0;   ///< tokens of the latest append
+  Index waiting = 0;  ///< tokens appended since the selector last acted; LowestScore resets it
+  Index budget = kUnlimited;
+  Counts counts;
+};
+
+/// One KV head's entries, to be read: a reference, cheap to copy, that gives floats whatever the
+/// storage. Slots [0, length) are live, in no particular order.
+///
+/// An engine's own attention kernel reads `key_page`, `value_page` and `weight`; its logits are
+/// scale <q, k_i> + alpha ln w_i, with the policy's `alpha()`.
+///
+/// With TERSEKV_CHECKED defined, a statistic or register that the policy has not asked for, and a
+/// slot or element beyond the head, throw std::logic_error: for those who write policies.
+template <class KeyCodec, class ValueCodec>
+class HeadView {
+ public:
+  using Key = KeyCodec;
+  using Value = ValueCodec;
+
+  TERSEKV_HD HeadView(std::byte* const* page_table, const PageLayout* page_layout,
+                      HeadState* head_state, const Shape* head_shape, float* policy_registers)
+      : pages_(page_table),
+        layout_(page_layout),
+        state_(head_state),
+        shape_(head_shape),
+        registers_(policy_registers) {}
+
+  TERSEKV_HD Index length() const { return state_->length; }
+  TERSEKV_HD Index tokens_seen() const { return state_->seen; }
+  TERSEKV_HD Index budget() const { return state_->budget; }
+  TERSEKV_HD Index head_dim() const { return layout_->head_dim; }
+  TERSEKV_HD Index page_size() const { return layout_->page_size; }
+  TERSEKV_HD const Shape& shape() const { return *shape_; }
+  TERSEKV_HD const HeadState& state() const { return *state_; }
+
+  TERSEKV_HD Index position(Index slot) const { return *position_at(slot); }
+  /// Tokens the entry stands for; 1 where the policy does not merge.
+  TERSEKV_HD float weight(Index slot) const {
+    return layout_->has_weights ? *weight_at(slot) : 1.0f;
+  }
+  TERSEKV_HD float key(Index slot, Index dim) const { return to_float(*key_at(slot, dim)); }
+  TERSEKV_HD float value(Index slot, Index dim) const { return to_float(*value_at(slot, dim)); }
+
+  /// Page `index` of the keys, [head_dim, page_size], and of the values, [page_size, head_dim].
+  /// Slot i is entry i % page_size of page i / page_size; what lies beyond the last live slot is
+  /// arbitrary.
+  TERSEKV_HD const KeyCodec* key_page(Index index) const {
+    return reinterpret_cast<const KeyCodec*>(pages_[index]);
+  }
+  TERSEKV_HD const ValueCodec* value_page(Index index) const {
+    return reinterpret_cast<const ValueCodec*>(pages_[index] + layout_->values_at);
+  }
+
+  /// Statistic `column` of the entry, one of the `Policy::statistics(shape)` it has.
+  TERSEKV_HD float stat(Index column, Index slot) const {
+    return *reinterpret_cast<const float*>(statistic_at(column, slot));
+  }
+  /// The same four bytes as an integer; a column is used as one or the other.
+  TERSEKV_HD std::int32_t int_stat(Index column, Index slot) const {
+    return *reinterpret_cast<const std::int32_t*>(statistic_at(column, slot));
+  }
+  /// The policy's own numbers, per head: `Policy::registers(shape)` floats that start at 0.
+  TERSEKV_HD float reg(Index index) const { return *register_at(index); }
+
+ protected:
+  TERSEKV_HD std::byte* statistic_at(Index column, Index slot) const {
+    check(column, layout_->statistics, "a statistic that statistics(shape) counts");
+    return page_of(slot) + layout_->statistics_at +
+           4 * (layout_->page_size * column + in_page(slot));
+  }
+  TERSEKV_HD float* register_at(Index index) const {
+    check(index, layout_->registers, "a register that registers(shape) counts");
+    return registers_ + index;
+  }
+  TERSEKV_HD std::int32_t* position_at(Index slot) const {
+    return column_at<std::int32_t>(layout_->positions_at, slot);
+  }
+  TERSEKV_HD float* weight_at(Index slot) const {
+    return column_at<float>(layout_->weights_at, slot);
+  }
+  TERSEKV_HD KeyCodec* key_at(Index slot, Index dim) const {
+    check(dim, layout_->head_dim, "an element below head_dim");
+    return reinterpret_cast<KeyCodec*>(page_of(slot)) + dim * layout_->page_size + in_page(slot);
+  }
+  TERSEKV_HD ValueCodec* value_at(Index slot, Index dim) const {
+    check(dim, layout_->head_dim, "an element below head_dim");
+    return reinterpret_cast<ValueCodec*>(page_of(slot) + layout_->values_at) +
+           in_page(slot) * layout_->head_dim + dim;
+  }
+  TERSEKV_HD const PageLayout& layout() const { return *layout_; }
+  TERSEKV_HD HeadState& mutable_state() const { return *state_; }
+
+ private:
+  TERSEKV_HD static void check([[maybe_unused]] Index index, [[maybe_unused]] Index count,
+                               [[maybe_unused]] const char* expected) {
+#if defined(TERSEKV_CHECKED) && !defined(__CUDA_ARCH__)
+    if (index >= 0 && index < count) return;
+    throw std::logic_error(detail::text("tersekv: policy part: expected ", expected, " (of ", count,
+                                        "), got index ", index));
+#endif
+  }
+  TERSEKV_HD std::byte* page_of(Index slot) const {
+    check(slot, state_->length, "a live slot");
+    return pages_[slot >> layout_->shift];
+  }
+  TERSEKV_HD Index in_page(Index slot) const { return slot & (layout_->page_size - 1); }
+  template <class T>
+  TERSEKV_HD T* column_at(Index offset, Index slot) const {
+    return reinterpret_cast<T*>(page_of(slot) + offset) + in_page(slot);
+  }
+
+  std::byte* const* pages_;
+  const PageLayout* layout_;
+  HeadState* state_;
+  const Shape* shape_;
+  float* registers_;
+};
+
+}  // namespace tersekv

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+#include "tersekv/config.hpp"
+#include "tersekv/head.hpp"
+#include "tersekv/portability.hpp"
+#include "tersekv/team.hpp"
+
+// The three parts of a `Policy<Scorer, Selector, Merger>`: what each is asked for, and bases that
+// answer everything it need not say. A part has no state of its own beside its parameters: what it
+// remembers of an entry lies in the entry's statistics, four bytes each, which start at 0, and what
+// it remembers of a head in the head's registers. Its bodies are templates over a team
+// (`tersekv/team.hpp`) and a head. `Policy` gives the scorer the statistics from column 0 on, then
+// the selector, then the merger; these two are told their first column.
+//
+// While writing a part, compile with TERSEKV_CHECKED defined and run serially: a statistic,
+// register or slot that is not there then throws std::logic_error.
+
+namespace tersekv {
+
+/// What a policy wants to see of a query.
+enum class Observes {
+  nothing,    ///< attention is not even reduced
+  attention,  ///< one number per entry, reduced over the query heads of the group
+  logits      ///< scaled logits per query head, without the weights' bias, with lse and query
+};
+
+/// One query token's row, as a policy observes it. Entries in slots [0, visible) existed then.
+struct Observation {
+  Index visible = 0;
+  bool first = false;                ///< the first observed row of a call
+  const float* attention = nullptr;  ///< [visible], for Observes::attention
+  const float* logits = nullptr;     ///< [group_size, logit_stride], for Observes::logits
+  Index logit_stride = 0;
+  const float* lse = nullptr;    ///< [group_size], for Observes::logits
+  const float* query = nullptr;  ///< [group_size, head_dim], for Observes::logits
+};
+
+/// *Who matters.* A scorer derives from this, replaces what it needs, and adds
+///
+///   template <class Head> float score(const Head& head, Index slot) const;   // higher = keep
+struct ScorerBase {
+  static constexpr Observes observes = Observes::nothing;  ///< what `observe` wants to see
+  static constexpr bool needs_token_scores = false;        ///< `Chunk::token_scores`, in `append`
+  /// Throws std::invalid_argument for parameters out of range.
+  void validate(const Shape&) const {}
+  /// How many statistics every entry has for this part.
+  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
+  /// How many registers every head has.
+  Index registers(const Shape&) const { return 0; }
+  /// How many of the last rows of `rows` new tokens are observed.
+  Index observed_rows(Index rows) const { return rows; }
+  /// Slots [first, first + count) hold new tokens; `token_scores` is null or [count].
+  template <class Team, class Head>
+  TERSEKV_HD void append(Team&, const Head&, Index /*first*/, Index /*count*/,
+                         const float* /*token_scores*/) const {}
+  /// A query's row; never called where `observes` is Observes::nothing.
+  template <class Team, class Head>
+  TERSEKV_HD void observe(Team&, const Head&, const Observation&) const {}
+  /// Called once before victims are chosen, for what need not be kept up to date in between.
+  template <class Team, class Head>
+  TERSEKV_HD void prepare(Team&, const Head&) const {}
+};
+
+/// *Who leaves.* A selector derives from this, replaces what it needs, and adds
+///
+///   template <class Team, class Head, class Scorer, class Merger>
+///   void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
+///                 Index column, Index merger_column) const;
+///
+/// which chooses victims, hands them to `merger.retire`, and removes those that it returns with
+/// `remove_entries`; victims leave one at a time where `Merger::changes_scores`. Before it asks for
+/// scores it calls `scorer.prepare`.
+struct SelectorBase {
+  static constexpr bool needs_budget = false;  ///< a cache without a budget is a mistake
+  /// Throws std::invalid_argument for parameters or a budget that make no sense; `set_aside`
+  /// entries of the budget are the merger's.
+  void validate(const Shape&, Index /*budget*/, Index /*set_aside*/) const {}
+  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
+  /// Entries a head may hold after a compression.
+  Index max_length(const Shape&, Index /*budget*/) const { return kUnlimited; }
+};
+
+/// *What becomes of those who leave.* A merger derives from this, replaces what it needs, and adds
+///
+///   template <class Team, class Head, class Scorer, class Eligible>
+///   Index retire(Team& team, const Head& head, const Scorer& scorer, std::int32_t* victims,
+///                Index count, const Eligible& eligible, Index column) const;
+///
+/// which deals with the entries in the slots `victims[0, count)`, in the order in which they leave,
+/// counts them as evictions or merges, and returns how many of the list are to be removed.
+/// `eligible(slot)` says whether an entry is unprotected. Behind the list there is room for three
+/// more of `head.length()`.
+struct MergerBase {
+  static constexpr bool uses_weights = false;  ///< entries carry weights
+  /// Merging changes scores, so victims must be chosen one at a time.
+  static constexpr bool changes_scores = false;
+  void validate(const Shape&, Index /*budget*/) const {}
+  TERSEKV_HD Index statistics(const Shape&) const { return 0; }
+  /// Exponent of the weights in attention.
+  float alpha() const { return 0.0f; }
+  /// Entries of the budget that the merger keeps for itself, in the pinned slots.
+  TERSEKV_HD Index reserved(Index /*budget*/) const { return 0; }
+  /// Unprotected entries that must remain for the merger to have a target.
+  Index spare() const { return 0; }
+  template <class Team, class Head>
+  TERSEKV_HD void append(Team&, const Head&, Index, Index, Index /*column*/) const {}
+};
+
+namespace detail {
+
+using AnyHead = Head<float, float>;  // parts are templates; this is what the concepts try them with
+
+/// Whether a scorer has left `observe` as it came.
+template <class S>
+inline constexpr bool inherits_observe = requires {
+  requires std::same_as<decltype(&S::template observe<SerialTeam, AnyHead>),
+                        decltype(&ScorerBase::observe<SerialTeam, AnyHead>)>;
+};
+
+}  // namespace detail
+
+/// See ScorerBase.
+template <class S>
+concept ScorerPart = std::derived_from<S, ScorerBase> && std::copyable<S> &&
+    requires(const S& scorer, const Shape& shape, Index n, SerialTeam& team,
+             const detail::AnyHead& head, const Observation& row, const float* scores) {
+  scorer.validate(shape);
+  { scorer.statistics(shape) } -> std::convertible_to<Index>;
+  { scorer.registers(shape) } -> std::convertible_to<Index>;
+  { scorer.observed_rows(n) } -> std::convertible_to<Index>;
+  scorer.append(team, head, n, n, scores);
+  scorer.observe(team, head, row);
+  scorer.prepare(team, head);
+  { scorer.score(head, n) } -> std::convertible_to<float>;
+};
+
+/// See MergerBase.
+template <class M, class Scorer>
+concept MergerPart = std::derived_from<M, MergerBase> && std::copyable<M> &&
+    requires(const M& merger, const Shape& shape, Index n, SerialTeam& team,
+             const detail::AnyHead& head, const Scorer& scorer, std::int32_t* victims,
+             bool (*eligible)(Index)) {
+  merger.validate(shape, n);
+  { merger.statistics(shape) } -> std::convertible_to<Index>;
+  { merger.alpha() } -> std::convertible_to<float>;
+  { merger.reserved(n) } -> std::convertible_to<Index>;
+  { merger.spare() } -> std::convertible_to<Index>;
+  merger.append(team, head, n, n, n);
+  { merger.retire(team, head, scorer, victims, n, eligible, n) } -> std::convertible_to<Index>;
+};
+
+/// See SelectorBase.
+template <class S, class Scorer, class Merger>
+concept SelectorPart = std::derived_from<S, SelectorBase> && std::copyable<S> &&
+    requires(const S& selector, const Shape& shape, Index n, SerialTeam& team,
+             const detail::AnyHead& head, const Scorer& scorer, const Merger& merger) {
+  selector.validate(shape, n, n);
+  { selector.statistics(shape) } -> std::convertible_to<Index>;
+  { selector.max_length(shape, n) } -> std::convertible_to<Index>;
+  selector.compress(team, head, scorer, merger, n, n);
+};
+
+}  // namespace tersekv

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// With TERSEKV_CHECKED, a part that uses what it has not asked for hears of it.
+
+#include <catch2/catch_test_macros.hpp>
+#include <tersekv/tersekv.hpp>
+
+#include "refusal.hpp"
+
+namespace {
+
+using namespace tersekv;
+
+enum class Mistake { none, statistic, integer, reg, slot, element };
+
+struct Careless : ScorerBase {
+  Mistake mistake = Mistake::none;
+  Index statistics(const Shape&) const { return mistake == Mistake::none ? 1 : 0; }
+
+  template <class Team, class Head>
+  void append(Team& team, const Head& head, Index first, Index count, const float*) const {
+    team.for_each(count, [&](Index i) {
+      if (mistake == Mistake::none || mistake == Mistake::statistic) head.stat(0, first + i) = 1;
+      if (mistake == Mistake::integer) head.int_stat(0, first + i) = 1;
+      if (mistake == Mistake::reg) head.reg(0) = 1;
+      if (mistake == Mistake::slot) head.set_position(first + count, 1);
+      if (mistake == Mistake::element) head.set_key(first + i, head.head_dim(), 1);
+    });
+  }
+  template <class Head>
+  float score(const Head& head, Index slot) const {
+    return head.stat(0, slot);
+  }
+};
+
+void run(Mistake mistake) {
+  Careless scorer;
+  scorer.mistake = mistake;
+  KVCache<Policy<Careless, LowestScore, Drop>> cache(
+      {.num_q_heads = 1, .num_kv_heads = 1, .head_dim = 4, .budget = 4},
+      Policy<Careless, LowestScore, Drop>(scorer));
+  const std::vector<float> rows(20);
+  cache.append(0, nhd_view(rows.data(), 5, 1, 4), nhd_view(rows.data(), 5, 1, 4));
+}
+
+TEST_CASE("a policy part that uses what is not there is told") {
+  CHECK_NOTHROW(run(Mistake::none));
+  const auto told = [](Mistake mistake, const char* of_what) {
+    return support::refused_with<std::logic_error>([&] { run(mistake); }, {of_what});
+  };
+  CHECK(told(Mistake::statistic, "statistics(shape)"));
+  CHECK(told(Mistake::integer, "statistics(shape)"));
+  CHECK(told(Mistake::reg, "registers(shape)"));
+  CHECK(told(Mistake::slot, "a live slot"));
+  CHECK(told(Mistake::element, "head_dim"));
+}
+
+}  // namespace

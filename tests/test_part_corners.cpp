@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Corners of single parts that random traces do not reach: legal calls in unusual orders, and
+// parameters at their ends.
+
+#include <catch2/catch_test_macros.hpp>
+#include <cmath>
+#include <vector>
+
+#include "support/compare.hpp"
+#include "support/random.hpp"
+#include "tersekv/tersekv.hpp"
+
+namespace {
+
+using namespace tersekv;
+
+struct Rows {
+  Rows(Index tokens, Index dim, std::uint64_t seed) : count(tokens), width(dim) {
+    support::Random random(seed);
+    for (auto* x : {&q, &k, &v}) *x = random.normals(tokens * dim);
+    scores.resize(static_cast<std::size_t>(tokens));
+    out.resize(q.size());
+  }
+  Chunk<float> chunk(Index first, Index n) {
+    const auto view = [&](const std::vector<float>& x) {
+      return nhd_view<const float>(x.data(), count, 1, width).rows(first, n);
+    };
+    return {.q = view(q),
+            .k = view(k),
+            .v = view(v),
+            .out = nhd_view(out.data(), count, 1, width).rows(first, n),
+            .token_scores = {scores.data() + first, 1}};
+  }
+  Index count, width;
+  std::vector<float> q, k, v, out, scores;
+};
+
+CacheConfig one_head(Index dim, Index budget) {
+  return {.num_q_heads = 1, .num_kv_heads = 1, .head_dim = dim, .budget = budget};
+}
+
+template <class Cache>
+std::vector<Index> positions(const Cache& cache) {
+  std::vector<Index> result;
+  for (const Entry& entry : cache.entries(0, 0)) result.push_back(entry.position);
+  return result;
+}
+
+TEST_CASE("a cache that was never filled can be compressed, whatever the parts") {
+  BelowThreshold below;
+  below.protection.recent = 0;
+  KVCache<Policy<PredictedMass, BelowThreshold, ZipMerge>> one(
+      one_head(4, 8), Policy<PredictedMass, BelowThreshold, ZipMerge>({}, below));
+  KVCache<KeepKVPair> two(one_head(4, 16));
+  KVCache<SnapKV> three(one_head(4, 40));
+  KVCache<KVzap> four(one_head(4, 8));
+  CHECK_NOTHROW(one.compress(0));
+  CHECK_NOTHROW(one.clone().compress(0));
+  CHECK_NOTHROW(two.compress(0));
+  CHECK_NOTHROW(three.compress(0));
+  CHECK_NOTHROW(four.compress(0));
+}
+
+TEST_CASE("below a threshold the lowest score leaves first, then the lower position") {
+  // Position 3's value takes up those of 1 and 2, one after the other: the order shows. Whether
+  // token 0 has left before (with a share of 0) mixes the slots and must change nothing.
+  BelowThreshold below;
+  below.threshold = 4;
+  below.protection = {.sinks = 1, .recent = 1};
+  using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
+  for (const bool higher_first : {false, true}) {
+    for (const bool sink_leaves : {false, true}) {
+      BelowThreshold selector = below;
+      if (sink_leaves) selector.protection.sinks = 0;
+      KVCache<Merging> cache(one_head(1, 8), Merging({}, selector));
+      Rows rows(5, 1, 1);
+      rows.v = {0, 1, 2, 4, 100};
+      rows.scores = {0, higher_first ? 3.0f : 2.0f, higher_first ? 2.0f : 3.0f, 4, 9};
+      cache.extend(rows.chunk(0, 5), {.compress_every = kNever});
+      cache.compress(0);
+      const auto entries = cache.entries(0, 0);
+      // 1 before 2: (2*1 + 3*2)/5 = 1.6, then (3*1.6 + 4*4)/7. 2 before 1: (2*2 + 4*4)/6 = 10/3,
+      // then (3*1 + 4*10/3)/7.
+      const double want = higher_first ? (3 + 4 * (20.0 / 6)) / 7 : (3 * 1.6 + 16) / 7;
+      REQUIRE(entries.size() == (sink_leaves ? 2u : 3u));
+      CHECK(support::close(entries[entries.size() - 2].value[0], want, 1e-6, 0));
+    }
+  }
+}
+
+TEST_CASE("SnapKV takes no run of single tokens for a prompt") {
+  const SnapKVOptions options{.window = 4, .kernel = 3};
+  Rows rows(60, 8, 2);
+  KVCache<SnapKV> steps(one_head(8, 12), make_snapkv(options));
+  steps.extend(rows.chunk(0, 40));
+  REQUIRE(steps.length(0, 0) == 12);
+  for (Index t = 40; t < 50; ++t) steps.extend(rows.chunk(t, 1), {.compress_every = kNever});
+  steps.compress(0);
+  CHECK(steps.length(0, 0) == 22);
+  // A token alone behind a prompt: the prompt's last queries still decide.
+  KVCache<SnapKV> behind(one_head(8, 12), make_snapkv(options));
+  behind.extend(rows.chunk(0, 40), {.compress_every = kNever});
+  const auto before = behind.entries(0, 0);
+  KVCache<SnapKV> alone = behind.clone();
+  behind.extend(rows.chunk(40, 1));
+  CHECK(behind.length(0, 0) == 12);
+  alone.compress(0);
+  // The window has moved on by one; of the others the best stay, as without the token.
+  const auto with = positions(behind), without = positions(alone);
+  int same = 0;
+  for (const Index p : with) same += std::count(without.begin(), without.end(), p) > 0;
+  CHECK(same >= 10);
+}
+
+TEST_CASE("MorphKV's window holds 0 for an entry that a row did not see, also when shown again") {
+  const std::vector<float> zeros(16);
+  const auto last = [&](Index n) { return nhd_view(zeros.data(), n, 1, 1); };
+  const auto score_of_newest = [&](int repeats) {
+    KVCache<MorphKV> cache(one_head(1, 100), make_morphkv({.recent = 3}));
+    cache.append(0, last(8), last(8));
+    for (int i = 0; i < repeats; ++i) cache.observe(0, last(1));
+    cache.observe(0, last(3));
+    cache.observe(0, last(1));
+    return cache.entries(0, 0).back().score;
+  };
+  // The last three rows: of the second last query, and twice of the last.
+  CHECK(score_of_newest(0) == 0.25f);
+  CHECK(score_of_newest(3) == 0.25f);
+}
+
+TEST_CASE("along_query leaves keys finite for queries and scales however small") {
+  for (const float scale : {1e-16f, 1e-8f, 1e-3f}) {
+    for (const float size : {0.0f, 2e-15f, 1e-8f, 1.0f}) {
+      CacheConfig config = one_head(2, 6);
+      config.scale = scale;
+      KVCache<KeepKV> cache(
+          config, make_keepkv({.recent = 1, .sinks = 0, .key_rule = KeyRule::along_query}));
+      Rows rows(12, 2, 3);
+      for (float& x : rows.q) x = 1;
+      rows.q.back() = size;
+      rows.q[rows.q.size() - 2] = 0;
+      cache.extend(rows.chunk(0, 12));
+      for (const Entry& entry : cache.entries(0, 0)) {
+        CHECK(support::is_finite(entry.key[0]));
+        CHECK(support::is_finite(entry.key[1]));
+      }
+    }
+  }
+}
+
+TEST_CASE("a pooling kernel as long as it may be is one over all entries") {
+  Rows rows(200, 4, 4);
+  std::vector<std::vector<Index>> kept;
+  for (const Index kernel : {Index{401}, Index{2147483647}}) {
+    KVCache<SnapKV> cache(one_head(4, 20), make_snapkv({.window = 4, .kernel = kernel}));
+    cache.extend(rows.chunk(0, 200));
+    kept.push_back(positions(cache));
+  }
+  CHECK(kept[0] == kept[1]);
+  CHECK(kept[0].size() == 20);
+}
+
+}  // namespace
