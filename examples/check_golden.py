@@ -49,14 +49,14 @@ class Row:
 
 
 def perplexity_row(row):
-    # One run gives one mean; the later predictions are those the policies matter for.
     budget = ["--budget", str(row["budget"])] if row["budget"] else []
     tolerance = PERPLEXITY_TOLERANCE.get(row["policy"], 0.02)
     return Row(
         f"perplexity {row['policy']:14} at {row['offset']}, budget {row['budget'] or 'none'}",
         ["perplexity", "--offset", str(row["offset"]), "--context", str(row["context"]),
          "--from", "1024", "--policy", *POLICIES[row["policy"]], *budget],
-        [("perplexity", row["perplexity_from_1024"], tolerance)])
+        [("perplexity", row["perplexity_from_1024"], tolerance),
+         ("perplexity_all", row["perplexity_all"], tolerance)])
 
 
 def recall_row(row):

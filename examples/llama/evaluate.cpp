@@ -31,9 +31,9 @@ void score(const Session& session, const Eigen::Ref<const Matrix>& hidden,
 }
 
 // Runs `tokens` through a new session and cache, and returns the negative log-likelihoods of
-// tokens[from + 1], tokens[from + 2], ...; fills in all of `result` but its mean.
+// tokens[1], tokens[2], ...; fills in all of `result` but its means.
 std::vector<double> run(const Model& model, const CacheRequest& request,
-                        std::span<const Token> tokens, Index from, const Schedule& schedule,
+                        std::span<const Token> tokens, const Schedule& schedule,
                         const SessionOptions& options, Evaluation& result) {
   const auto start = std::chrono::steady_clock::now();
   const auto caches = make_caches(request);
@@ -46,10 +46,7 @@ std::vector<double> run(const Model& model, const CacheRequest& request,
     const Index count = std::min(in_prompt ? prompt : schedule.chunk, total - first);
     const Index compress_every = in_prompt ? 0 : schedule.prompt ? kNever : 1;
     const Matrix hidden = session.feed(tokens.subspan(first, count), compress_every);
-    if (const Index skip = std::max<Index>(from - first, 0); skip < count) {
-      score(session, hidden.bottomRows(count - skip),
-            tokens.subspan(first + skip + 1, count - skip), nlls);
-    }
+    score(session, hidden, tokens.subspan(first + 1, count), nlls);
     first += count;
   }
   result.fed = total;
@@ -68,13 +65,15 @@ double negative_log_likelihood(std::span<const float> logits, Token target) {
   return std::log(sum) + top - static_cast<double>(scores[target]);
 }
 
-Evaluation measure_perplexity(const Model& model, const CacheRequest& request,
-                              std::span<const Token> tokens, Index from, const Schedule& schedule,
-                              const SessionOptions& options) {
-  Evaluation result;
-  const std::vector<double> nlls = run(model, request, tokens, from, schedule, options, result);
-  result.tokens = static_cast<Index>(nlls.size());
-  result.nll = mean(nlls);
+ProseEvaluation measure_perplexity(const Model& model, const CacheRequest& request,
+                                   std::span<const Token> tokens, Index from,
+                                   const Schedule& schedule, const SessionOptions& options) {
+  ProseEvaluation result;
+  const std::vector<double> nlls = run(model, request, tokens, schedule, options, result);
+  const auto counted = std::span<const double>(nlls).subspan(static_cast<std::size_t>(from));
+  result.tokens = static_cast<Index>(counted.size());
+  result.nll = mean(counted);
+  result.whole_nll = mean(nlls);
   return result;
 }
 
@@ -103,7 +102,7 @@ RecallEvaluation measure_recall(const Model& model, const CacheRequest& request,
                                 " tokens: expected more than " + std::to_string(kRecallLead));
   }
   RecallEvaluation result;
-  const std::vector<double> nlls = run(model, request, stream, 0, schedule, options, result);
+  const std::vector<double> nlls = run(model, request, stream, schedule, options, result);
   const std::span<const double> all(nlls);  // all[i] is the prediction of stream[i + 1]
   const std::span<const double> second = all.last(length - kRecallLead);
   result.tokens = static_cast<Index>(second.size());

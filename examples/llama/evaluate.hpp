@@ -39,6 +39,10 @@ struct Evaluation {
   double tokens_per_second() const { return static_cast<double>(fed) / seconds; }
 };
 
+struct ProseEvaluation : Evaluation {
+  double whole_nll = 0;  ///< mean over all predictions, those before `from` too
+};
+
 struct RecallEvaluation : Evaluation {  ///< nll and tokens: the second copy's
   double first_copy_nll = 0;
 };
@@ -48,9 +52,9 @@ double negative_log_likelihood(std::span<const float> logits, Token target);
 
 /// Teacher-forced: feeds all tokens but the last and predicts each from those before it. The mean
 /// is over predictions of tokens[from + 1] and later.
-Evaluation measure_perplexity(const Model& model, const CacheRequest& request,
-                              std::span<const Token> tokens, Index from, const Schedule& schedule,
-                              const SessionOptions& options);
+ProseEvaluation measure_perplexity(const Model& model, const CacheRequest& request,
+                                   std::span<const Token> tokens, Index from,
+                                   const Schedule& schedule, const SessionOptions& options);
 
 /// `count` tokens of a text. Throws std::invalid_argument where the text ends before.
 std::span<const Token> segment(std::span<const Token> text, Index offset, Index count);

@@ -185,12 +185,13 @@ void run_perplexity(const Options& options) {
   }
   const std::vector<Token> text = engine.tokenizer.encode(content, false);
   Progress progress("perplexity", context * engine.model.config().layers);
-  const Evaluation run =
+  const ProseEvaluation run =
       measure_perplexity(engine.model, request, segment(text, offset, context + 1), from, schedule,
                          session_options(request.threads, progress));
   nlohmann::ordered_json json = to_json(request, context, run);
   json["offset"] = offset;
   json["from"] = from;
+  json["perplexity_all"] = std::exp(run.whole_nll);  // with the predictions before `from`
   print(options, json, summary(request, run));
 }
 
