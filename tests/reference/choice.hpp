@@ -32,8 +32,8 @@ struct Margin {
   }
 };
 
-/// Index of the highest score; the first of equals. `rounded`: per score, see Margin::compare; empty
-/// if none is.
+/// Index of the highest score; the first of equals. `rounded`: per score, see Margin::compare;
+/// empty if none is.
 inline std::size_t choose_highest(const Vector& scores, Margin& margin, double unit = 0,
                                   const std::vector<bool>& rounded = {}) {
   if (scores.empty()) throw std::logic_error("no candidates");
@@ -42,8 +42,7 @@ inline std::size_t choose_highest(const Vector& scores, Margin& margin, double u
     if (scores[i] > scores[best]) best = i;
   const auto is_rounded = [&](std::size_t i) { return !rounded.empty() && rounded[i]; };
   for (std::size_t i = 0; i < scores.size(); ++i)
-    if (i != best)
-      margin.compare(scores[best], scores[i], unit, is_rounded(best) || is_rounded(i));
+    if (i != best) margin.compare(scores[best], scores[i], unit, is_rounded(best) || is_rounded(i));
   return best;
 }
 
