@@ -39,10 +39,9 @@ struct Ruler : tersekv::PolicyBase {
     if (excess <= 0) return;
     std::int32_t* victims = head.scratch().slots;
     team.smallest(
-        excess, head.length(),
+        excess, head, head.length(),
         [&](Index i) { return head.position(i) < head.tokens_seen() - recent; },
-        [&](Index i) { return score(head, i); }, [&](Index i) { return head.position(i); },
-        victims);
+        [&](Index i) { return score(head, i); }, victims);
     team.once([&] { head.state().counts.evictions += excess; });
     tersekv::remove_entries(team, head, victims, excess);
   }

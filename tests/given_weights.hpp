@@ -28,7 +28,8 @@ struct GivenWeights : tersekv::PolicyBase {
   void compress(Team& team, const Head& head) const {
     std::int32_t* victims = head.scratch().slots;
     const tersekv::Index found = team.collect(
-        head.length(), [&](tersekv::Index i) { return head.position(i) == leaving; }, victims);
+        head, head.length(), [&](tersekv::Index i) { return head.position(i) == leaving; },
+        victims);
     remove_entries(team, head, victims, found);
   }
 };

@@ -30,11 +30,13 @@ struct Cost {
 class CountingHead : public tersekv::Head<float, float> {
  public:
   CountingHead(const Head& head, Cost& cost) : Head(head), cost_(cost) {}
-  float& stat(Index column, Index slot) const {
+  template <class Slot>
+  float& stat(Index column, Slot slot) const {
     ++cost_.statistics;
     return Head::stat(column, slot);
   }
-  std::int32_t& int_stat(Index column, Index slot) const {
+  template <class Slot>
+  std::int32_t& int_stat(Index column, Slot slot) const {
     ++cost_.statistics;
     return Head::int_stat(column, slot);
   }
@@ -46,21 +48,23 @@ class CountingHead : public tersekv::Head<float, float> {
 class CountingTeam : public tersekv::SerialTeam {
  public:
   explicit CountingTeam(Cost& cost) : cost_(cost) {}
-  template <class Eligible, class Key, class Position>
-  Index argmin(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+  template <class Head, class Eligible, class Key, class... Position>
+  Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key,
+               Position&&... position) const {
     cost_.comparisons += n;
-    return SerialTeam::argmin(n, eligible, key, position);
+    return SerialTeam::argmin(head, n, eligible, key, position...);
   }
-  template <class Eligible, class Key, class Position>
-  Index argmax(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+  template <class Head, class Eligible, class Key, class... Position>
+  Index argmax(const Head& head, Index n, Eligible&& eligible, Key&& key,
+               Position&&... position) const {
     cost_.comparisons += n;
-    return SerialTeam::argmax(n, eligible, key, position);
+    return SerialTeam::argmax(head, n, eligible, key, position...);
   }
-  template <class Eligible, class Key, class Position>
-  void smallest(Index k, Index n, Eligible&& eligible, Key&& key, Position&& position,
+  template <class Head, class Eligible, class Key>
+  void smallest(Index k, const Head& head, Index n, Eligible&& eligible, Key&& key,
                 std::int32_t* out) const {
     cost_.comparisons += n;
-    SerialTeam::smallest(k, n, eligible, key, position, out);
+    SerialTeam::smallest(k, head, n, eligible, key, out);
   }
   template <class Head>
   void dot(const Head& head, const float* vector, Index n, float* out) const {

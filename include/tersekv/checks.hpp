@@ -31,7 +31,7 @@ inline void check_config(const CacheConfig& config) {
   require_count("layer", config.layer, 0);
   require_between("scale", config.scale, 0.0f, 1000.0f);  // 0: 1 / sqrt(head_dim)
   const Index page = config.page_size;
-  require(page >= 16 && page <= 4096 && (page & (page - 1)) == 0, "page_size",
+  require(page >= 16 && page <= kMostPageSize && (page & (page - 1)) == 0, "page_size",
           "a power of two from 16 to 4096", page);
   const Index budgets = config.budget.size();
   if (budgets > 1 && budgets != config.num_kv_heads) {

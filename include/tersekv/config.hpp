@@ -18,6 +18,8 @@ inline constexpr Index kAuto = -1;
 inline constexpr Index kNever = -1;
 /// A budget that never binds.
 inline constexpr Index kUnlimited = std::numeric_limits<Index>::max();
+/// Entries of a page, at most.
+inline constexpr Index kMostPageSize = 4096;
 /// Tokens of a sequence; positions are stored in 32 bits.
 inline constexpr Index kMostTokens = std::numeric_limits<std::int32_t>::max();
 /// Largest magnitude of an element of q, k or v. Products of two such numbers, summed over any

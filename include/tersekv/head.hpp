@@ -38,10 +38,12 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   TERSEKV_HD HeadState& state() const { return View::mutable_state(); }
   TERSEKV_HD const Scratch& scratch() const { return scratch_; }
   TERSEKV_HD float& reg(Index index) const { return *View::register_at(index); }
-  TERSEKV_HD float& stat(Index column, Index slot) const {
+  template <class Slot>
+  TERSEKV_HD float& stat(Index column, Slot slot) const {
     return *reinterpret_cast<float*>(View::statistic_at(column, slot));
   }
-  TERSEKV_HD std::int32_t& int_stat(Index column, Index slot) const {
+  template <class Slot>
+  TERSEKV_HD std::int32_t& int_stat(Index column, Slot slot) const {
     return *reinterpret_cast<std::int32_t*>(View::statistic_at(column, slot));
   }
 

@@ -62,11 +62,23 @@ struct HeadState {
   Counts counts;
 };
 
+/// A slot whose page has been looked up: what loops over all entries of a head hand to their
+/// bodies, so that the compiler sees columns that lie side by side. Wherever a slot's number is
+/// wanted, it is one.
+struct PageSlot {
+  std::byte* page = nullptr;
+  Index first = 0;                                               ///< the page's first slot
+  Index in_page = 0;                                             ///< the slot within the page
+  TERSEKV_HD operator Index() const { return first + in_page; }  // NOLINT: implicit by design
+};
+
 /// One KV head's entries, to be read: a reference, cheap to copy, that gives floats whatever the
 /// storage. Slots [0, length) are live, in no particular order.
 ///
 /// An engine's own attention kernel reads `key_page`, `value_page` and `weight`; its logits are
 /// scale <q, k_i> + alpha ln w_i, with the policy's `alpha()`.
+///
+/// A slot is an Index or a PageSlot.
 ///
 /// With TERSEKV_CHECKED defined, a statistic or register that the policy has not asked for, and a
 /// slot or element beyond the head, throw std::logic_error: for those who write policies.
@@ -92,9 +104,19 @@ class HeadView {
   TERSEKV_HD const Shape& shape() const { return *shape_; }
   TERSEKV_HD const HeadState& state() const { return *state_; }
 
-  TERSEKV_HD Index position(Index slot) const { return *position_at(slot); }
+  /// The first slot of page `index`.
+  TERSEKV_HD PageSlot page_slot(Index index) const {
+    return {pages_[index], index << layout_->shift, 0};
+  }
+
+  template <class Slot>
+  TERSEKV_HD Index position(Slot slot) const {
+    return *position_at(slot);
+  }
+  TERSEKV_HD bool has_weights() const { return layout_->has_weights; }
   /// Tokens the entry stands for; 1 where the policy does not merge.
-  TERSEKV_HD float weight(Index slot) const {
+  template <class Slot>
+  TERSEKV_HD float weight(Slot slot) const {
     return layout_->has_weights ? *weight_at(slot) : 1.0f;
   }
   TERSEKV_HD float key(Index slot, Index dim) const { return to_float(*key_at(slot, dim)); }
@@ -110,19 +132,27 @@ class HeadView {
     return reinterpret_cast<const ValueCodec*>(pages_[index] + layout_->values_at);
   }
 
+  /// The weights of page `index`, [page_size]; only where the policy merges.
+  TERSEKV_HD const float* weight_page(Index index) const {
+    return reinterpret_cast<const float*>(pages_[index] + layout_->weights_at);
+  }
+
   /// Statistic `column` of the entry, one of the `Policy::statistics(shape)` it has.
-  TERSEKV_HD float stat(Index column, Index slot) const {
+  template <class Slot>
+  TERSEKV_HD float stat(Index column, Slot slot) const {
     return *reinterpret_cast<const float*>(statistic_at(column, slot));
   }
   /// The same four bytes as an integer; a column is used as one or the other.
-  TERSEKV_HD std::int32_t int_stat(Index column, Index slot) const {
+  template <class Slot>
+  TERSEKV_HD std::int32_t int_stat(Index column, Slot slot) const {
     return *reinterpret_cast<const std::int32_t*>(statistic_at(column, slot));
   }
   /// The policy's own numbers, per head: `Policy::registers(shape)` floats that start at 0.
   TERSEKV_HD float reg(Index index) const { return *register_at(index); }
 
  protected:
-  TERSEKV_HD std::byte* statistic_at(Index column, Index slot) const {
+  template <class Slot>
+  TERSEKV_HD std::byte* statistic_at(Index column, Slot slot) const {
     check(column, layout_->statistics, "a statistic that statistics(shape) counts");
     return page_of(slot) + layout_->statistics_at +
            4 * (layout_->page_size * column + in_page(slot));
@@ -131,10 +161,12 @@ class HeadView {
     check(index, layout_->registers, "a register that registers(shape) counts");
     return registers_ + index;
   }
-  TERSEKV_HD std::int32_t* position_at(Index slot) const {
+  template <class Slot>
+  TERSEKV_HD std::int32_t* position_at(Slot slot) const {
     return column_at<std::int32_t>(layout_->positions_at, slot);
   }
-  TERSEKV_HD float* weight_at(Index slot) const {
+  template <class Slot>
+  TERSEKV_HD float* weight_at(Slot slot) const {
     return column_at<float>(layout_->weights_at, slot);
   }
   TERSEKV_HD KeyCodec* key_at(Index slot, Index dim) const {
@@ -162,9 +194,14 @@ class HeadView {
     check(slot, state_->length, "a live slot");
     return pages_[slot >> layout_->shift];
   }
+  TERSEKV_HD std::byte* page_of(const PageSlot& slot) const {
+    check(slot, state_->length, "a live slot");
+    return slot.page;
+  }
   TERSEKV_HD Index in_page(Index slot) const { return slot & (layout_->page_size - 1); }
-  template <class T>
-  TERSEKV_HD T* column_at(Index offset, Index slot) const {
+  TERSEKV_HD Index in_page(const PageSlot& slot) const { return slot.in_page; }
+  template <class T, class Slot>
+  TERSEKV_HD T* column_at(Index offset, Slot slot) const {
     return reinterpret_cast<T*>(page_of(slot) + offset) + in_page(slot);
   }
 

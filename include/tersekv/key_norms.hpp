@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
-
 #include "tersekv/policy.hpp"
 
 namespace tersekv {
 
-/// Cosine similarity of one entry's key to all others, with the keys' squared norms kept in a
-/// column of the statistics. A zero key, or one below 1e-15, is similar to nothing (0); a key is
-/// exactly as similar to itself (1) as any other key is, and a pair's similarity is the same bits
-/// from either side.
+/// Similarity of one entry's key to all others, with the keys' squared norms kept in a column of
+/// the statistics: the square of the cosine, with the cosine's sign, which orders entries as the
+/// cosine does and needs no root. A zero key, or one below 1e-15, is similar to nothing (0); no key
+/// is more similar to another than an equal one (1), and a pair's similarity is the same bits from
+/// either side.
 struct KeyNorms {
   Index column = 0;  ///< |k|^2
 
@@ -22,8 +21,8 @@ struct KeyNorms {
     head.stat(column, slot) = square;
   }
 
-  /// The head's scratch floats, filled with the cosine of every entry's key to that of `slot`. One
-  /// pass over the keys, O(n head_dim).
+  /// The head's scratch floats, filled with the similarity of every entry's key to that of `slot`.
+  /// One pass over the keys, O(n head_dim).
   template <class Team, class Head>
   TERSEKV_HD const float* similarities(Team& team, const Head& head, Index slot) const {
     float* key = head.scratch().vector;
@@ -31,10 +30,12 @@ struct KeyNorms {
     team.for_each(head.head_dim(), [&](Index j) { key[j] = head.key(slot, j); });
     team.dot(head, key, head.length(), out);
     const float own = head.stat(column, slot);
-    team.for_each(head.length(), [&](Index i) {
+    team.for_each_entry(head, head.length(), [&](auto i) {
       const float other = head.stat(column, i);
       const float low = own < other ? own : other, high = own < other ? other : own;
-      out[i] = low > 1e-30f ? out[i] / low * std::sqrt(low / high) : 0.0f;
+      const float product = out[i];
+      const float square = product / low * ((product < 0 ? -product : product) / high);
+      out[i] = detail::choose(low > 1e-30f, square, 0.0f);
     });
     return out;
   }

@@ -165,8 +165,8 @@ class Policy {
     selector_.compress(team, head, scorer_, merger_, scorer_.statistics(head.shape()),
                        merger_column(head.shape()));
   }
-  template <class Head>
-  TERSEKV_HD float score(const Head& head, Index slot) const {
+  template <class Head, class Slot>
+  TERSEKV_HD float score(const Head& head, Slot slot) const {
     return scorer_.score(head, slot);
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 
 /// Marks a function that a CUDA team may call as well. Policy parts are written once; on a machine
@@ -20,6 +21,27 @@ TERSEKV_HD To bit_copy(From from) {
   To to;
   std::memcpy(&to, &from, sizeof to);
   return to;
+}
+
+/// x, not to be mixed by `-ffast-math` with what it is added to: for sums whose order is the point.
+template <class T>
+TERSEKV_HD T keep_order(T x) {
+#if defined(__CUDACC__)
+  return x;
+#elif __has_builtin(__builtin_assoc_barrier)
+  return __builtin_assoc_barrier(x);
+#elif __has_builtin(__arithmetic_fence)
+  return __arithmetic_fence(x);
+#else
+  return x;
+#endif
+}
+
+/// `first ? a : b` without a branch. Compilers move what only one side needs behind a branch, and
+/// with floating-point arithmetic there they no longer vectorise the loop.
+TERSEKV_HD inline float choose(bool first, float a, float b) {
+  const std::int32_t mask = -static_cast<std::int32_t>(first);
+  return bit_copy<float>((bit_copy<std::int32_t>(a) & mask) | (bit_copy<std::int32_t>(b) & ~mask));
 }
 
 }  // namespace tersekv::detail

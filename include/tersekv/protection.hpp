@@ -42,11 +42,12 @@ struct Protection {
                    detail::text(budget));
   }
   /// Whether the entry in `slot` may leave, given the budget of its head.
-  template <class Head>
-  TERSEKV_HD bool allows(const Head& head, Index slot, Index recent_entries) const {
+  template <class Head, class Slot>
+  TERSEKV_HD bool allows(const Head& head, Slot slot, Index recent_entries) const {
     const Index position = head.position(slot);
-    return slot >= head.state().pinned && position >= sinks &&
-           position < head.tokens_seen() - recent_entries;
+    // Without branches: this runs for every entry of every step.
+    return (slot >= head.state().pinned) & (position >= sinks) &
+           (position < head.tokens_seen() - recent_entries);
   }
 };
 

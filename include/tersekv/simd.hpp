@@ -10,11 +10,12 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__F16C__) || defined(__AVX512F__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
 #include "tersekv/element.hpp"
+#include "tersekv/portability.hpp"
 
 namespace tersekv::simd {
 
@@ -29,7 +30,15 @@ inline constexpr int kLanes = 4;
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
 
-inline Floats broadcast(float x) { return Floats{} + x; }
+inline Floats broadcast(float x) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Floats>(_mm512_set1_ps(x));
+#elif defined(__AVX__)
+  return std::bit_cast<Floats>(_mm256_set1_ps(x));
+#else
+  return Floats{x, x, x, x};
+#endif
+}
 
 inline Floats load(const float* p) {
   Floats v;
@@ -38,10 +47,21 @@ inline Floats load(const float* p) {
 }
 
 inline Floats load(const BFloat16* p) {
+#if defined(__AVX512F__)
+  __m256i bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return std::bit_cast<Floats>(std::bit_cast<Ints>(_mm512_maskz_cvtepu16_epi32(0xffff, bits))
+                               << 16);
+#elif defined(__AVX2__)
+  __m128i bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return std::bit_cast<Floats>(std::bit_cast<Ints>(_mm256_cvtepu16_epi32(bits)) << 16);
+#else
   using Shorts = std::uint16_t __attribute__((vector_size(2 * kLanes)));
   Shorts bits;
   std::memcpy(&bits, p, sizeof bits);
   return std::bit_cast<Floats>(__builtin_convertvector(bits, Ints) << 16);
+#endif
 }
 
 inline Floats load(const Half* p) {
@@ -60,9 +80,20 @@ inline Floats load(const Half* p) {
 #endif
 }
 
+/// Asks for the memory of Vectors vectors of elements from p on, which may be anywhere, to come
+/// into the second-level cache: more of such requests can be under way than there are for the first
+/// level.
+template <int Vectors, class T>
+inline void prefetch(const T* p) {
+  constexpr int line = 64 / static_cast<int>(sizeof(T));
+  for (int i = 0; i < Vectors * kLanes; i += line) __builtin_prefetch(p + i, 0, 2);
+}
+
 inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+
+inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
 
 inline float sum(Floats v) {
   float total = 0;
@@ -76,8 +107,14 @@ inline float max(Floats v) {
   return best;
 }
 
-/// e^x, relative error below 3e-7 where the result is a normal float (1e-5 under `-ffast-math`);
-/// x is clamped to +-87, so nothing overflows and nothing becomes zero.
+inline float min(Floats v) {
+  float best = v[0];
+  for (int i = 1; i < kLanes; ++i) best = v[i] < best ? v[i] : best;
+  return best;
+}
+
+/// e^x, relative error below 3e-7 where the result is a normal float, also under `-ffast-math`; x
+/// is clamped to +-87, so nothing overflows and nothing becomes zero.
 inline Floats exp(Floats x) {
   const Floats low = broadcast(-87.0f), high = broadcast(87.0f);
   x = x < low ? low : x;
@@ -88,7 +125,7 @@ inline Floats exp(Floats x) {
   Ints n = __builtin_convertvector(t, Ints);
   n += (t < __builtin_convertvector(n, Floats));  // a true comparison is -1
   const Floats whole = __builtin_convertvector(n, Floats);
-  const Floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  const Floats r = detail::keep_order(x - whole * 0.693359375f) + whole * 2.12194440e-4f;
   // Taylor's polynomial; the next term is below 6e-9.
   Floats p = r * (1.0f / 5040) + 1.0f / 720;
   p = p * r + 1.0f / 120;

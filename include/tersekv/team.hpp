@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "tersekv/attention.hpp"
 #include "tersekv/config.hpp"
+#include "tersekv/simd.hpp"
 
 namespace tersekv {
 
@@ -16,17 +18,27 @@ namespace tersekv {
 ///
 /// - every operation begins and ends with a barrier and returns the same on all lanes
 /// - between operations all lanes do the same reads and write nothing
-/// - inside `for_each` an index may write what no other index reads or writes
+/// - inside `for_each` and `for_each_entry` an index may write what no other index reads or writes
 ///
+/// Operations over a head's entries call their bodies with a slot: an Index, or whatever converts
+/// to one and reads its columns faster (`PageSlot`), so bodies take `auto slot` where it counts.
 /// Ties go to the lower position, for victims and for targets.
 ///
-/// This one is the CPU's: loops that the compiler may vectorise, and no barrier.
+/// This one is the CPU's: loops over the pages that the compiler vectorises, and no barrier.
 class SerialTeam {
  public:
   /// f(i) for i in [0, n), in any order.
   template <class F>
   void for_each(Index n, F&& f) const {
     for (Index i = 0; i < n; ++i) f(i);
+  }
+
+  /// f(slot) for the head's slots [0, n), in any order.
+  template <class Head, class F>
+  void for_each_entry(const Head& head, Index n, F&& f) const {
+    for_each_page(head, n, [&](PageSlot slot, Index count) {
+      for (Index i = 0; i < count; ++i, ++slot.in_page) f(slot);
+    });
   }
 
   /// f() on one lane.
@@ -36,54 +48,84 @@ class SerialTeam {
   }
 
   /// The slot in [0, n) with the lowest `key` among the eligible, or -1 where none is. O(n).
-  template <class Eligible, class Key, class Position>
-  Index argmin(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+  template <class Head, class Eligible, class Key, class Position>
+  Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key,
+               Position&& position) const {
+    // A block's keys first, in a loop without branches; then the few that can be the lowest.
+    constexpr float barred = std::numeric_limits<float>::max();
+    alignas(64) float keys[kBlock];
     Index best = -1;
-    float best_key = 0;
-    for (Index i = 0; i < n; ++i) {
-      if (!eligible(i)) continue;
-      const float k = key(i);
-      if (best < 0 || k < best_key || (k == best_key && position(i) < position(best))) {
-        best = i;
-        best_key = k;
+    float best_key = barred;
+    for_each_page(head, n, [&](PageSlot slot, Index count) {
+      for (Index start = 0; start < count; start += kBlock) {
+        const Index size = std::min(kBlock, count - start);
+        PageSlot at = slot;
+        at.in_page += start;
+        for (Index i = 0; i < size; ++i, ++at.in_page) {
+          keys[i] = detail::choose(eligible(at), key(at), barred);
+        }
+        for (Index i = size; i < padded_dim(size); ++i) keys[i] = barred;
+        const float low = lowest(keys, size);
+        if (low > best_key || low == barred) continue;
+        at.in_page = slot.in_page + start;
+        for (Index i = 0; i < size; ++i, ++at.in_page) {
+          if (keys[i] != low) continue;
+          if (low < best_key || position(at) < position(best)) best = at;
+          best_key = low;
+        }
       }
+    });
+    if (best >= 0) return best;
+    for (Index i = 0; i < n; ++i) {  // nobody, or only keys as high as a float goes
+      if (eligible(i) && (best < 0 || position(i) < position(best))) best = i;
     }
     return best;
   }
+  template <class Head, class Eligible, class Key>
+  Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
+    return argmin(head, n, eligible, key, [&](auto slot) { return head.position(slot); });
+  }
 
   /// The slot with the highest `key`; otherwise as argmin.
-  template <class Eligible, class Key, class Position>
-  Index argmax(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+  template <class Head, class Eligible, class Key, class... Position>
+  Index argmax(const Head& head, Index n, Eligible&& eligible, Key&& key,
+               Position&&... position) const {
     return argmin(
-        n, eligible, [&](Index i) { return -key(i); }, position);
+        head, n, eligible, [&](auto slot) { return -key(slot); }, position...);
   }
 
   /// The `k` eligible slots with the lowest keys, lowest first, into `out` (room for n). There are
   /// at least k. O(n + k log k).
-  template <class Eligible, class Key, class Position>
-  void smallest(Index k, Index n, Eligible&& eligible, Key&& key, Position&& position,
+  template <class Head, class Eligible, class Key>
+  void smallest(Index k, const Head& head, Index n, Eligible&& eligible, Key&& key,
                 std::int32_t* out) const {
     if (k == 1) {
-      out[0] = static_cast<std::int32_t>(argmin(n, eligible, key, position));
+      out[0] = static_cast<std::int32_t>(argmin(head, n, eligible, key));
       return;
     }
-    const Index found = collect(n, eligible, out);
+    const Index found = collect(head, n, eligible, out);
     const auto before = [&](std::int32_t a, std::int32_t b) {
-      const float key_a = key(a), key_b = key(b);
-      return key_a < key_b || (key_a == key_b && position(a) < position(b));
+      const float key_a = key(Index{a}), key_b = key(Index{b});
+      return key_a < key_b || (key_a == key_b && head.position(Index{a}) < head.position(Index{b}));
     };
     if (k < found) std::nth_element(out, out + k, out + found, before);
     std::sort(out, out + k, before);
   }
 
-  /// The indices in [0, n) that satisfy `wanted`, ascending, into `out`; returns how many. O(n).
-  template <class Wanted>
-  Index collect(Index n, Wanted&& wanted, std::int32_t* out) const {
-    Index count = 0;
-    for (Index i = 0; i < n; ++i) {
-      if (wanted(i)) out[count++] = static_cast<std::int32_t>(i);
-    }
-    return count;
+  /// The slots in [0, n) that satisfy `wanted`, ascending, into `out`; returns how many. O(n).
+  template <class Head, class Wanted>
+  Index collect(const Head& head, Index n, Wanted&& wanted, std::int32_t* out) const {
+    Index found = 0;
+    for_each_page(head, n, [&](PageSlot slot, Index count) {
+      int any = 0;  // mostly none is, and that is quickly seen
+      PageSlot at = slot;
+      for (Index i = 0; i < count; ++i, ++at.in_page) any |= wanted(at) ? 1 : 0;
+      if (any == 0) return;
+      for (Index i = 0; i < count; ++i, ++slot.in_page) {
+        if (wanted(slot)) out[found++] = static_cast<std::int32_t>(slot);
+      }
+    });
+    return found;
   }
 
   /// Sorts `items` by `less`, a strict total order. O(n log n).
@@ -97,6 +139,27 @@ class SerialTeam {
   template <class Head>
   void dot(const Head& head, const float* vector, Index n, float* out) const {
     key_products(head, 0, n, vector, 1, head.head_dim(), 1.0f, out, 0);
+  }
+
+ private:
+  static constexpr Index kBlock = 256;
+
+  /// f(first slot, how many) for the pages that hold slots [0, n).
+  template <class Head, class F>
+  static void for_each_page(const Head& head, Index n, F&& f) {
+    const Index page = head.page_size();
+    for (Index start = 0; start < n; start += page) {
+      f(head.page_slot(start / page), std::min(page, n - start));
+    }
+  }
+
+  /// Of keys[0, padded_dim(n)).
+  static float lowest(const float* keys, Index n) {
+    simd::Floats low = simd::load(keys);
+    for (Index i = simd::kLanes; i < padded_dim(n); i += simd::kLanes) {
+      low = simd::min(low, simd::load(keys + i));
+    }
+    return simd::min(low);
   }
 };
 

@@ -55,7 +55,7 @@ class Workspace {
     };
     const Index group = shape.group_size, dim = shape.head_dim;
     logits_ = take(group * entries);
-    bias_ = take(entries, has_weights);
+    bias_ = take(std::min(entries, kMostPageSize), has_weights);
     sums_ = take(2 * group * padded_dim(dim));
     query_ = take(group * dim);
     out_ = take(group * dim);

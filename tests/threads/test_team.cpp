@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -20,17 +21,20 @@ namespace {
 
 using Slots = std::vector<std::int32_t>;
 
+/// Keys and positions where a head has statistics.
 struct Candidates {
   std::vector<float> keys;
   std::vector<Index> positions;
   std::vector<bool> eligible;
 
   Index size() const { return static_cast<Index>(keys.size()); }
+  // What an operation over entries asks of a head.
+  Index page_size() const { return size() > 100 ? 512 : 16; }
+  tersekv::PageSlot page_slot(Index page) const { return {nullptr, page * page_size(), 0}; }
+  Index position(Index i) const { return positions[static_cast<std::size_t>(i)]; }
+
   auto key() const {
     return [this](Index i) { return keys[static_cast<std::size_t>(i)]; };
-  }
-  auto position() const {
-    return [this](Index i) { return positions[static_cast<std::size_t>(i)]; };
   }
   auto is_eligible() const {
     return [this](Index i) { return static_cast<bool>(eligible[static_cast<std::size_t>(i)]); };
@@ -45,7 +49,7 @@ struct Candidates {
       for (std::size_t b = a + 1; b < slots.size(); ++b) {
         const float x = key()(slots[a]), y = key()(slots[b]);
         const bool wrong =
-            x == y ? position()(slots[a]) > position()(slots[b]) : (x > y) != highest_first;
+            x == y ? position(slots[a]) > position(slots[b]) : (x > y) != highest_first;
         if (wrong) std::swap(slots[a], slots[b]);
       }
     }
@@ -107,7 +111,7 @@ std::vector<Slots> lists_on_every_team(const Slots& before, Body body) {
   return results;
 }
 
-const std::vector<Index> kSizes{0, 1, 2, 3, 7, 16, 33};
+const std::vector<Index> kSizes{0, 1, 2, 3, 7, 16, 33, 700};
 
 }  // namespace
 
@@ -119,18 +123,39 @@ TEST_CASE("argmin and argmax name the lowest position among equals, or -1") {
       const Candidates c = random_candidates(random, n, share);
       const Slots up = c.in_order(), down = c.in_order(true);
       INFO("n " << n << ", eligible " << up.size());
-      for (Index got : on_every_lane([&](auto& team) {
-             return team.argmin(n, c.is_eligible(), c.key(), c.position());
-           })) {
+      for (Index got :
+           on_every_lane([&](auto& team) { return team.argmin(c, n, c.is_eligible(), c.key()); })) {
         CHECK(got == (up.empty() ? -1 : up.front()));
       }
-      for (Index got : on_every_lane([&](auto& team) {
-             return team.argmax(n, c.is_eligible(), c.key(), c.position());
-           })) {
+      for (Index got :
+           on_every_lane([&](auto& team) { return team.argmax(c, n, c.is_eligible(), c.key()); })) {
         CHECK(got == (down.empty() ? -1 : down.front()));
       }
     }
   }
+}
+
+TEST_CASE("argmin and argmax take keys as far as floats go") {
+  constexpr float most = std::numeric_limits<float>::max();
+  Candidates c;
+  c.keys = {0, most, -most, most, -most, 1};
+  c.positions = {0, 5, 4, 1, 3, 2};
+  const auto lowest_of = [&](const std::vector<bool>& eligible, bool highest) {
+    c.eligible = eligible;
+    Slots found;
+    for (Index got : on_every_lane([&](auto& team) {
+           return highest ? team.argmax(c, 6, c.is_eligible(), c.key())
+                          : team.argmin(c, 6, c.is_eligible(), c.key());
+         })) {
+      if (found.empty() || found.back() != got) found.push_back(static_cast<std::int32_t>(got));
+    }
+    return found;
+  };
+  CHECK(lowest_of({true, true, true, true, true, true}, false) == Slots{4});
+  CHECK(lowest_of({true, true, true, true, true, true}, true) == Slots{3});
+  CHECK(lowest_of({false, true, false, true, false, false}, false) == Slots{3});
+  CHECK(lowest_of({false, false, true, false, true, false}, true) == Slots{4});
+  CHECK(lowest_of({true, true, false, true, false, false}, false) == Slots{0});
 }
 
 TEST_CASE("smallest lists the k lowest, lowest first, ties by position, k up to all") {
@@ -147,7 +172,7 @@ TEST_CASE("smallest lists the k lowest, lowest first, ties by position, k up to 
         const Slots first(want.begin(), want.begin() + k);
         for (const Slots& got : lists_on_every_team(
                  Slots(static_cast<std::size_t>(n), -7), [&](auto&team, std::int32_t*out) {
-                   team.smallest(k, n, c.is_eligible(), c.key(), c.position(), out);
+                   team.smallest(k, c, n, c.is_eligible(), c.key(), out);
                    return k;
                  })) {
           CHECK(got == first);
@@ -162,7 +187,7 @@ TEST_CASE("smallest of nobody is -1") {
   for (Index n : {0, 5}) {
     const Candidates c = random_candidates(random, n, 0.0);
     for (const Slots& got : lists_on_every_team(Slots(5, -7), [&](auto&team, std::int32_t*out) {
-           team.smallest(1, n, c.is_eligible(), c.key(), c.position(), out);
+           team.smallest(1, c, n, c.is_eligible(), c.key(), out);
            return Index{1};
          })) {
       CHECK(got == Slots{-1});
@@ -180,7 +205,7 @@ TEST_CASE("collect lists the wanted indices in ascending order") {
       std::sort(want.begin(), want.end());
       for (const Slots& got : lists_on_every_team(Slots(static_cast<std::size_t>(n)),
                                                   [&](auto&team, std::int32_t*out) {
-                                                    return team.collect(n, c.is_eligible(), out);
+                                                    return team.collect(c, n, c.is_eligible(), out);
                                                   })) {
         CHECK(got == want);
       }
@@ -224,6 +249,21 @@ TEST_CASE("for_each visits every index once, once runs once") {
       });
       CHECK(visits == std::vector<int>(static_cast<std::size_t>(n), 2));
       CHECK(runs == 1);
+    }
+  }
+}
+
+TEST_CASE("for_each_entry visits every slot once, in every page") {
+  for (Index n : kSizes) {
+    Candidates c;
+    c.keys.resize(static_cast<std::size_t>(n));
+    for (const auto& visits : on_every_lane([&](auto& team) {
+           static std::vector<int> shared;  // one run after the other
+           team.once([&] { shared.assign(static_cast<std::size_t>(n), 0); });
+           team.for_each_entry(c, n, [&](Index i) { ++shared[static_cast<std::size_t>(i)]; });
+           return shared;
+         })) {
+      CHECK(visits == std::vector<int>(static_cast<std::size_t>(n), 1));
     }
   }
 }

@@ -39,6 +39,11 @@ class ThreadTeam {
     wait();
   }
 
+  template <class Head, class F>
+  void for_each_entry(const Head&, Index n, F&& f) const {
+    for_each(n, f);
+  }
+
   template <class F>
   void once(F&& f) const {
     wait();
@@ -46,8 +51,8 @@ class ThreadTeam {
     wait();
   }
 
-  template <class Eligible, class Key, class Position>
-  Index argmin(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
+  template <class Head, class Eligible, class Key, class Position>
+  Index argmin(const Head&, Index n, Eligible&& eligible, Key&& key, Position&& position) const {
     wait();
     Best mine;
     for (Index i = lane_; i < n; i += lanes()) {
@@ -61,29 +66,35 @@ class ThreadTeam {
     return best.slot;
   }
 
-  template <class Eligible, class Key, class Position>
-  Index argmax(Index n, Eligible&& eligible, Key&& key, Position&& position) const {
-    return argmin(
-        n, eligible, [&](Index i) { return -key(i); }, position);
+  template <class Head, class Eligible, class Key>
+  Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
+    return argmin(head, n, eligible, key, [&](Index i) { return head.position(i); });
   }
 
-  template <class Eligible, class Key, class Position>
-  void smallest(Index k, Index n, Eligible&& eligible, Key&& key, Position&& position,
+  template <class Head, class Eligible, class Key, class... Position>
+  Index argmax(const Head& head, Index n, Eligible&& eligible, Key&& key,
+               Position&&... position) const {
+    return argmin(
+        head, n, eligible, [&](Index i) { return -key(i); }, position...);
+  }
+
+  template <class Head, class Eligible, class Key>
+  void smallest(Index k, const Head& head, Index n, Eligible&& eligible, Key&& key,
                 std::int32_t* out) const {
     if (k == 1) {
-      const Index best = argmin(n, eligible, key, position);
+      const Index best = argmin(head, n, eligible, key);
       once([&] { out[0] = static_cast<std::int32_t>(best); });
       return;
     }
-    const Index found = collect(n, eligible, out);
+    const Index found = collect(head, n, eligible, out);
     sort_lowest(k, out, found, [&](std::int32_t a, std::int32_t b) {
-      const float key_a = key(a), key_b = key(b);
-      return key_a < key_b || (key_a == key_b && position(a) < position(b));
+      const float key_a = key(Index{a}), key_b = key(Index{b});
+      return key_a < key_b || (key_a == key_b && head.position(Index{a}) < head.position(Index{b}));
     });
   }
 
-  template <class Wanted>
-  Index collect(Index n, Wanted&& wanted, std::int32_t* out) const {
+  template <class Head, class Wanted>
+  Index collect(const Head&, Index n, Wanted&& wanted, std::int32_t* out) const {
     wait();
     std::vector<std::int32_t> mine;
     for (Index i = n * lane_ / lanes(); i < n * (lane_ + 1) / lanes(); ++i) {

@@ -66,15 +66,14 @@ struct ResidualSlots : MergerBase {
   template <class Team, class Head>
   TERSEKV_HD static void fold(Team& team, const Head& head, Index victim) {
     const Index target = team.argmax(
-        head.state().pinned, [](Index) { return true; },
+        head, head.state().pinned, [](Index) { return true; },
         [&](Index r) {
           float product = 0;
           for (Index j = 0; j < head.head_dim(); ++j) {
             product += head.key(r, j) * head.key(victim, j);
           }
           return product;
-        },
-        [&](Index r) { return head.position(r); });
+        });
     const float total = head.weight(target) + head.weight(victim);
     // In this form the mean of equal keys is the same key, to the bit, whatever the compiler's
     // flags.

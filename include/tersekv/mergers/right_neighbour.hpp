@@ -26,8 +26,9 @@ struct RightNeighbour : MergerBase {
     if (count == 1) {
       const Index from = head.position(victims[0]);
       const Index target = team.argmin(
-          head.length(), [&](Index i) { return head.position(i) > from; },
-          [](Index) { return 0.0f; }, [&](Index i) { return head.position(i); });
+          head, head.length(), [&](auto i) { return head.position(i) > from; },
+          // Far positions may round to the same float; then they are compared as they are.
+          [&](auto i) { return static_cast<float>(head.position(i) - from); });
       team.once([&] { targets[0] = static_cast<std::int32_t>(target); });
     } else {
       find_targets(team, head, victims, count, targets);

@@ -43,8 +43,8 @@ struct ZipMerge : MergerBase {
       const Index victim = victims[a];
       const float* near = norms(column).similarities(team, head, victim);
       const Index target = team.argmax(
-          head.length(), [&](Index i) { return i != victim && eligible(i); },
-          [&](Index i) { return near[i]; }, [&](Index i) { return head.position(i); });
+          head, head.length(), [&](auto i) { return i != victim && eligible(i); },
+          [&](Index i) { return near[i]; });
       if (target < 0) {
         team.once([&] { ++head.state().counts.evictions; });
       } else {

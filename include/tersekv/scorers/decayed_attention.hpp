@@ -23,11 +23,12 @@ struct DecayedAttention : ScorerBase {
 
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
-    team.for_each(row.visible,
-                  [&](Index i) { head.stat(0, i) = decay * head.stat(0, i) + row.attention[i]; });
+    team.for_each_entry(head, row.visible, [&](auto i) {
+      head.stat(0, i) = decay * head.stat(0, i) + row.attention[i];
+    });
   }
-  template <class Head>
-  TERSEKV_HD float score(const Head& head, Index slot) const {
+  template <class Head, class Slot>
+  TERSEKV_HD float score(const Head& head, Slot slot) const {
     return head.stat(0, slot);
   }
 };

@@ -35,22 +35,22 @@ struct FusedWindowAttention : ScorerBase {
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     const Index at = queries_of_block(head);
     if (at == 0) {
-      team.for_each(head.length(), [&](Index i) {
-        for (Index j = window - 2; j >= 0; --j) {
+      for (Index j = window - 2; j >= 0; --j) {
+        team.for_each_entry(head, head.length(), [&](auto i) {
           head.stat(kRows + j, i) = fuse(head.stat(kRows + j, i), head.stat(kRows + j + 1, i));
-        }
-        head.stat(kBlock, i) = 0;
-      });
+        });
+      }
+      team.for_each_entry(head, head.length(), [&](auto i) { head.stat(kBlock, i) = 0; });
     }
-    team.for_each(head.length(), [&](Index i) {
+    team.for_each_entry(head, head.length(), [&](auto i) {
       const float attention = i < row.visible ? row.attention[i] : 0.0f;
       head.stat(kRows + at, i) = attention;
       head.stat(kBlock, i) = fuse(head.stat(kBlock, i), attention);
     });
     team.once([&] { head.reg(0) = static_cast<float>(at + 1 == window ? 0 : at + 1); });
   }
-  template <class Head>
-  TERSEKV_HD float score(const Head& head, Index slot) const {
+  template <class Head, class Slot>
+  TERSEKV_HD float score(const Head& head, Slot slot) const {
     const Index at = queries_of_block(head);
     const float block = head.stat(kBlock, slot);
     return at == 0 ? block : fuse(block, head.stat(kRows + at, slot));

@@ -13,15 +13,15 @@ struct MeanAttention : ScorerBase {
 
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
-    team.for_each(row.visible, [&](Index i) {
+    team.for_each_entry(head, row.visible, [&](auto i) {
       head.stat(0, i) += row.attention[i];
       head.int_stat(1, i) += 1;
     });
   }
-  template <class Head>
-  TERSEKV_HD float score(const Head& head, Index slot) const {
+  template <class Head, class Slot>
+  TERSEKV_HD float score(const Head& head, Slot slot) const {
     const int queries = head.int_stat(1, slot);
-    return queries == 0 ? 0.0f : head.stat(0, slot) / static_cast<float>(queries);
+    return head.stat(0, slot) / static_cast<float>(queries > 1 ? queries : 1);
   }
 };
 

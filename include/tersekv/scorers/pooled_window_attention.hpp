@@ -28,15 +28,15 @@ struct PooledWindowAttention : ScorerBase {
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     // A prompt's window starts afresh; what the last chunk's queries thought is gone.
-    if (row.first) team.for_each(head.length(), [&](Index i) { head.stat(0, i) = 0; });
-    team.for_each(row.visible, [&](Index i) { head.stat(0, i) += row.attention[i]; });
+    if (row.first) team.for_each_entry(head, head.length(), [&](auto i) { head.stat(0, i) = 0; });
+    team.for_each_entry(head, row.visible, [&](auto i) { head.stat(0, i) += row.attention[i]; });
   }
   template <class Team, class Head>
   TERSEKV_HD void prepare(Team& team, const Head& head) const {
     std::int32_t* order = head.scratch().slots;
     const Index from = head.tokens_seen() - window;
     const Index count = team.collect(
-        head.length(), [&](Index i) { return head.position(i) < from; }, order);
+        head, head.length(), [&](auto i) { return head.position(i) < from; }, order);
     team.sort(order, count,
               [&](std::int32_t a, std::int32_t b) { return head.position(a) < head.position(b); });
     team.for_each(count, [&](Index i) {
@@ -47,8 +47,8 @@ struct PooledWindowAttention : ScorerBase {
       head.stat(1, order[i]) = sum / static_cast<float>(kernel);
     });
   }
-  template <class Head>
-  TERSEKV_HD float score(const Head& head, Index slot) const {
+  template <class Head, class Slot>
+  TERSEKV_HD float score(const Head& head, Slot slot) const {
     return head.stat(1, slot);
   }
 };

@@ -40,14 +40,15 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     const Index group = head.shape().group_size, dim = head.head_dim();
     const float log_decay = std::log(decay), log_gain = std::log1p(-decay);
-    team.for_each(row.visible, [&](Index i) {
-      const bool first = head.int_stat(group, i)++ == 0;
-      for (Index g = 0; g < group; ++g) {
-        const float now = log_gain + row.logits[g * row.logit_stride + i];
-        float& average = head.stat(g, i);
-        average = first ? now : detail::log_add(log_decay + average, now);
-      }
-    });
+    for (Index g = 0; g < group; ++g) {
+      const float* logits = row.logits + g * row.logit_stride;
+      team.for_each_entry(head, row.visible, [&](auto i) {
+        const float now = log_gain + logits[i], average = head.stat(g, i);
+        const float both = detail::log_add(log_decay + average, now);
+        head.stat(g, i) = detail::choose(head.int_stat(group, i) == 0, now, both);
+      });
+    }
+    team.for_each_entry(head, row.visible, [&](auto i) { head.int_stat(group, i) += 1; });
     team.for_each(group, [&](Index g) { head.reg(g) = row.lse[g]; });
     team.for_each(dim, [&](Index j) {
       float sum = 0;
@@ -59,31 +60,41 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD void prepare(Team& team, const Head& head) const {
     const Index group = head.shape().group_size;
     const float log_decay = std::log(decay);
-    team.for_each(head.length(), [&](Index i) {
-      const auto ratio = [&](Index g) { return head.stat(g, i) - head.reg(g); };
-      float highest = ratio(0), sum = 0;
-      for (Index g = 1; g < group; ++g) highest = ratio(g) > highest ? ratio(g) : highest;
-      for (Index g = 0; g < group; ++g) sum += detail::exp_of_negative(ratio(g) - highest);
-      if (sum < 1.0f) sum = 1.0f;  // reassociated, even the highest may not cancel to e^0
-      const float missing = detail::log_missing(log_decay, head.int_stat(group, i));
-      head.stat(group + 1, i) = highest - missing + std::log(sum * head.weight(i));
+    const std::int32_t full = detail::queries_until_full(log_decay);
+    const auto mass = [&](auto i) -> float& { return head.stat(group + 1, i); };
+    const float first_lse = head.reg(0);
+    team.for_each_entry(head, head.length(),
+                        [&](auto i) { mass(i) = head.stat(0, i) - first_lse; });
+    for (Index g = 1; g < group; ++g) {
+      const float lse = head.reg(g);
+      team.for_each_entry(head, head.length(), [&](auto i) {
+        mass(i) = detail::log_add(mass(i), head.stat(g, i) - lse);
+      });
+    }
+    team.for_each_entry(head, head.length(), [&](auto i) {
+      mass(i) -= detail::log_missing(log_decay, head.int_stat(group, i), full);
     });
+    if (!head.has_weights()) return;
+    team.for_each_entry(head, head.length(),
+                        [&](auto i) { mass(i) += detail::log_of(head.weight(i)); });
   }
-  template <class Head>
-  TERSEKV_HD float score(const Head& head, Index slot) const {
+  template <class Head, class Slot>
+  TERSEKV_HD float score(const Head& head, Slot slot) const {
     return log_mass(head, slot);
   }
 
   /// ln of the predicted mass of the group, as of the last `prepare`.
-  template <class Head>
-  TERSEKV_HD float log_mass(const Head& head, Index slot) const {
+  template <class Head, class Slot>
+  TERSEKV_HD float log_mass(const Head& head, Slot slot) const {
     return head.stat(head.shape().group_size + 1, slot);
   }
   /// ln S^ for query head g of the group.
   template <class Head>
   TERSEKV_HD float log_score(const Head& head, Index slot, Index g) const {
     const Index group = head.shape().group_size;
-    return head.stat(g, slot) - detail::log_missing(std::log(decay), head.int_stat(group, slot));
+    const float log_decay = std::log(decay);
+    return head.stat(g, slot) - detail::log_missing(log_decay, head.int_stat(group, slot),
+                                                    detail::queries_until_full(log_decay));
   }
   /// Component j of the latest query, averaged over the group.
   template <class Head>

@@ -16,8 +16,8 @@ struct TokenScore : ScorerBase {
                          const float* token_scores) const {
     team.for_each(count, [&](Index i) { head.stat(0, first + i) = token_scores[i]; });
   }
-  template <class Head>
-  TERSEKV_HD float score(const Head& head, Index slot) const {
+  template <class Head, class Slot>
+  TERSEKV_HD float score(const Head& head, Slot slot) const {
     return head.stat(0, slot);
   }
 };

@@ -22,24 +22,24 @@ struct BelowThreshold : SelectorBase {
   template <class Team, class Head, class Scorer, class Merger>
   TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
                            Index /*column*/, Index merger_column) const {
-    const auto eligible = [&](Index i) { return protection.allows(head, i, protection.recent); };
+    const auto eligible = [&](auto i) { return protection.allows(head, i, protection.recent); };
     scorer.prepare(team, head);
-    const auto leaves = [&](Index i) { return eligible(i) && scorer.score(head, i) < threshold; };
+    const auto leaves = [&](auto i) { return eligible(i) & (scorer.score(head, i) < threshold); };
     std::int32_t* victims = head.scratch().slots;
     Index found = 0;
     do {
       if constexpr (Merger::changes_scores) {  // one at a time, the lowest first
-        const Index lowest = team.argmin(
-            head.length(), leaves, [&](Index i) { return scorer.score(head, i); },
-            [&](Index i) { return head.position(i); });
+        const Index lowest =
+            team.argmin(head, head.length(), leaves, [&](auto i) { return scorer.score(head, i); });
         if (lowest < 0) return;
         found = 1;
         team.once([&] { victims[0] = static_cast<std::int32_t>(lowest); });
       } else {
-        found = team.collect(head.length(), leaves, victims);
+        found = team.collect(head, head.length(), leaves, victims);
         if (found == 0) return;
         team.sort(victims, found, [&](std::int32_t a, std::int32_t b) {  // the lowest first
-          const float score_a = scorer.score(head, a), score_b = scorer.score(head, b);
+          const float score_a = scorer.score(head, Index{a}),
+                      score_b = scorer.score(head, Index{b});
           return score_a < score_b || (score_a == score_b && head.position(a) < head.position(b));
         });
       }

@@ -36,13 +36,12 @@ struct LowestScore : SelectorBase {
     if (excess <= 0 || (prompts_only && head.state().prompt == 0)) return;
     scorer.prepare(team, head);
     const Index recent = protection.recent_of(head.budget());
-    const auto eligible = [&](Index i) { return protection.allows(head, i, recent); };
-    const auto score = [&](Index i) { return scorer.score(head, i); };
-    const auto position = [&](Index i) { return head.position(i); };
+    const auto eligible = [&](auto i) { return protection.allows(head, i, recent); };
+    const auto score = [&](auto i) { return scorer.score(head, i); };
     std::int32_t* victims = head.scratch().slots;
     const Index at_once = Merger::changes_scores ? 1 : excess;
     for (Index left = excess; left > 0; left -= at_once) {
-      team.smallest(at_once, head.length(), eligible, score, position, victims);
+      team.smallest(at_once, head, head.length(), eligible, score, victims);
       const Index leaving =
           merger.retire(team, head, scorer, victims, at_once, eligible, merger_column);
       remove_entries(team, head, victims, leaving);

@@ -31,7 +31,7 @@ struct MostSimilarPair : SelectorBase {
                                                protection, protection.recent_of(head.budget())};
     std::int32_t* list = head.scratch().slots;
     const Index fresh = team.collect(
-        head.length(), [&](Index i) { return near.eligible(i) && near.is_new(i); }, list);
+        head, head.length(), [&](auto i) { return near.eligible(i) && near.is_new(i); }, list);
     for (Index a = 0; a < fresh; ++a) near.introduce(team, list[a]);
     while (head.length() > head.budget()) {
       const Index one = near.closest(team);

@@ -20,7 +20,10 @@ struct NearestNeighbours {
   Protection protection;
   Index recent;
 
-  TERSEKV_HD bool eligible(Index i) const { return protection.allows(head, i, recent); }
+  template <class Slot>
+  TERSEKV_HD bool eligible(Slot i) const {
+    return protection.allows(head, i, recent);
+  }
   TERSEKV_HD bool is_new(Index i) const { return link(i) == kNew; }
   TERSEKV_HD bool is_stale(Index i) const { return link(i) == kStale; }
   TERSEKV_HD Index neighbour(Index i) const { return link(i) - 1; }
@@ -29,7 +32,7 @@ struct NearestNeighbours {
   template <class Team>
   TERSEKV_HD void introduce(Team& team, Index slot) const {
     const float* near = norms.similarities(team, head, slot);
-    team.for_each(head.length(), [&](Index i) {
+    team.for_each_entry(head, head.length(), [&](auto i) {
       if (i == slot || !eligible(i) || is_new(i)) return;
       const bool tie = near[i] == similarity(i) && !is_stale(i) &&
                        head.position(slot) < head.position(neighbour(i));
@@ -50,7 +53,8 @@ struct NearestNeighbours {
   template <class Team>
   TERSEKV_HD Index closest(Team& team) const {
     return team.argmax(
-        head.length(), [&](Index i) { return eligible(i); }, [&](Index i) { return similarity(i); },
+        head, head.length(), [&](auto i) { return eligible(i); },
+        [&](auto i) { return similarity(i); },
         [&](Index i) -> Index {
           if (is_stale(i)) return -1;  // must be looked at before a tie is decided
           const Index a = head.position(i), b = head.position(neighbour(i));
@@ -60,7 +64,7 @@ struct NearestNeighbours {
   /// `victim` leaves, `target` changes, the entry in slot `last` moves to the victim's.
   template <class Team>
   TERSEKV_HD void forget(Team& team, Index victim, Index target, Index last) const {
-    team.for_each(head.length(), [&](Index i) {
+    team.for_each_entry(head, head.length(), [&](auto i) {
       const Index near = neighbour(i);
       if (near == victim || near == target) {
         link(i) = kStale;
@@ -74,14 +78,20 @@ struct NearestNeighbours {
   static constexpr std::int32_t kNew = 0;     // never introduced: the column's initial value
   static constexpr std::int32_t kStale = -1;  // the neighbour is gone; similarity: an upper bound
 
-  TERSEKV_HD float& similarity(Index i) const { return head.stat(column, i); }
-  TERSEKV_HD std::int32_t& link(Index i) const { return head.int_stat(column + 1, i); }
+  template <class Slot>
+  TERSEKV_HD float& similarity(Slot i) const {
+    return head.stat(column, i);
+  }
+  template <class Slot>
+  TERSEKV_HD std::int32_t& link(Slot i) const {
+    return head.int_stat(column + 1, i);
+  }
 
   template <class Team>
   TERSEKV_HD void choose(Team& team, Index slot, const float* near) const {
     const Index best = team.argmax(
-        head.length(), [&](Index i) { return i != slot && eligible(i); },
-        [&](Index i) { return near[i]; }, [&](Index i) { return head.position(i); });
+        head, head.length(), [&](auto i) { return i != slot && eligible(i); },
+        [&](Index i) { return near[i]; });
     team.once([&] {
       similarity(slot) = best < 0 ? -2.0f : near[best];
       link(slot) = best < 0 ? kStale : static_cast<std::int32_t>(best + 1);

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <cmath>
+#include <limits>
+
+#include "support/compare.hpp"
+#include "support/random.hpp"
+#include "tersekv/log_math.hpp"
+
+// The exponentials and logarithms of KeepKV's scores against double precision, with bounds on both
+// sides: errors too small would mean that nothing was compared.
+
+using support::Random;
+
+namespace {
+
+/// The largest |got - want| / size over many arguments.
+template <class Argument, class Got, class Want, class Size>
+double largest(Argument&& argument, Got&& got, Want&& want, Size&& size) {
+  Random random(31);
+  double worst = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    const float x = argument(random, i);
+    const double reference = want(static_cast<double>(x));
+    const double error = std::fabs(static_cast<double>(got(x)) - reference);
+    REQUIRE(support::is_finite(error));
+    worst = std::max(worst, error / size(reference));
+  }
+  return worst;
+}
+
+double magnitude(double x) { return std::fabs(x); }
+
+}  // namespace
+
+TEST_CASE("exp_of_negative is exp of the negative magnitude") {
+  const double worst =
+      largest([](Random& random,
+                 int i) { return i % 2 == 0 ? random.uniform(-87, 0) : random.uniform(-1, 0); },
+              tersekv::detail::exp_of_negative, [](double x) { return std::exp(x); }, magnitude);
+  CHECK(worst < 3e-7);
+  CHECK(worst > 2e-8);
+  CHECK(tersekv::detail::exp_of_negative(0.0f) == 1.0f);
+  CHECK(tersekv::detail::exp_of_negative(-0.0f) == 1.0f);
+  CHECK(tersekv::detail::exp_of_negative(2.5f) == tersekv::detail::exp_of_negative(-2.5f));
+  for (const float far : {-87.0f, -88.0f, -1e4f, -1e30f, 1e30f}) {
+    CHECK(tersekv::detail::exp_of_negative(far) > 0.0f);
+    CHECK(tersekv::detail::exp_of_negative(far) < 1.7e-38f);
+  }
+}
+
+TEST_CASE("log_of is the natural logarithm of normal numbers") {
+  const auto size = [](double log) { return 2e-7 * std::fabs(log) + 1e-7; };
+  const double worst = largest(
+      [](Random& random, int i) {
+        return i % 2 == 0
+                   ? std::ldexp(random.uniform(1, 2), static_cast<int>(random.integer(-126, 127)))
+                   : random.uniform(0.5f, 2);
+      },
+      tersekv::detail::log_of, [](double x) { return std::log(x); }, size);
+  CHECK(worst < 1);
+  CHECK(worst > 0.1);
+  CHECK(tersekv::detail::log_of(1.0f) == 0.0f);  // a weight of one leaves a logit as it is
+  CHECK(support::close(tersekv::detail::log_of(std::numeric_limits<float>::min()), -87.3365447,
+                       3e-7, 0));
+  CHECK(support::close(tersekv::detail::log_of(std::numeric_limits<float>::max()), 88.7228391, 3e-7,
+                       0));
+}
+
+TEST_CASE("one_minus_exp does not cancel near 0") {
+  const double worst = largest(
+      [](Random& random, int i) {
+        return i % 2 == 0 ? random.uniform(-20, 0) : -std::ldexp(random.uniform(1, 2), -1 - i % 60);
+      },
+      tersekv::detail::one_minus_exp, [](double x) { return -std::expm1(x); }, magnitude);
+  CHECK(worst < 4e-7);
+  CHECK(worst > 2e-8);
+}
+
+TEST_CASE("log_add adds masses whatever their sizes") {
+  Random random(32);
+  double worst = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    const float a = random.uniform(-200, 200);
+    const float b = i % 2 == 0 ? random.uniform(-200, 200) : a + random.uniform(-20, 20);
+    const double high = std::max(a, b), low = std::min(a, b);
+    const double want = high + std::log1p(std::exp(low - high));
+    const double error = std::fabs(static_cast<double>(tersekv::detail::log_add(a, b)) - want);
+    worst = std::max(worst, error - 6.1e-8 * std::fabs(want));
+    REQUIRE(tersekv::detail::log_add(a, b) == tersekv::detail::log_add(b, a));
+  }
+  CHECK(worst < 4e-7);
+  CHECK(worst > 1e-8);
+  CHECK(tersekv::detail::log_add(1e30f, -1e30f) == 1e30f);
+}
+
+TEST_CASE("log_missing is what an average over few values lacks, and 0 over many or none") {
+  for (const float decay : {0.0001f, 0.5f, 0.9f, 0.98f, 0.9999f}) {
+    const float log_decay = std::log(decay);
+    const std::int32_t full = tersekv::detail::queries_until_full(log_decay);
+    CAPTURE(decay, full);
+    CHECK(tersekv::detail::log_missing(log_decay, 0, full) == 0.0f);
+    for (const std::int32_t queries : {1, 2, 3, 10, 100, 5000, 2'000'000'000}) {
+      const double want = std::log(-std::expm1(static_cast<double>(queries) * log_decay));
+      CHECK(
+          support::close(tersekv::detail::log_missing(log_decay, queries, full), want, 1e-6, 5e-7));
+    }
+  }
+}
