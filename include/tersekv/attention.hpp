@@ -8,6 +8,7 @@
 
 #include "tersekv/config.hpp"
 #include "tersekv/head.hpp"
+#include "tersekv/log_math.hpp"
 #include "tersekv/simd.hpp"
 
 namespace tersekv {
@@ -27,22 +28,34 @@ inline void with_constant(Index n, F&& f) {
   f.template operator()<Max>();
 }
 
-/// Rows of one block of a page's logits: Rows query rows against Vectors * kLanes entries.
+/// Dimensions whose products are added up before they join the rest of a logit, for precision.
+inline constexpr Index kKeyRun = 32;
+
+/// Rows of one block of a page's logits: Rows query rows against Vectors * kLanes entries. `ahead`
+/// is where the same block of the next page lies: pages are scattered, so the processor's own
+/// prefetching stops at the end of each.
 template <int Rows, int Vectors, class Key>
-inline void key_block(const Key* keys, Index page_size, Index head_dim, const float* rows,
-                      Index row_stride, float scale, float* out, Index out_stride) {
-  simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
-  for (Index j = 0; j < head_dim; ++j) {
-    simd::Floats k[std::size_t{Vectors}];
-    for (int v = 0; v < Vectors; ++v) k[v] = simd::load(keys + j * page_size + v * simd::kLanes);
-    for (int r = 0; r < Rows; ++r) {
-      const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
-      for (int v = 0; v < Vectors; ++v) sums[r][v] += q * k[v];
+inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
+                      const float* rows, Index row_stride, float scale, float* out,
+                      Index out_stride) {
+  for (Index start = 0; start < head_dim; start += kKeyRun) {
+    const Index end = std::min(start + kKeyRun, head_dim);
+    simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
+    for (Index j = start; j < end; ++j) {
+      simd::prefetch<Vectors>(ahead + j * page_size);
+      simd::Floats k[std::size_t{Vectors}];
+      for (int v = 0; v < Vectors; ++v) k[v] = simd::load(keys + j * page_size + v * simd::kLanes);
+      for (int r = 0; r < Rows; ++r) {
+        const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
+        for (int v = 0; v < Vectors; ++v) sums[r][v] += q * k[v];
+      }
     }
-  }
-  for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < Vectors; ++v) {
-      simd::store(out + r * out_stride + v * simd::kLanes, sums[r][v] * scale);
+    for (int r = 0; r < Rows; ++r) {
+      for (int v = 0; v < Vectors; ++v) {
+        float* logits = out + r * out_stride + v * simd::kLanes;
+        const simd::Floats so_far = start == 0 ? simd::Floats{} : simd::load(logits);
+        simd::store(logits, so_far + sums[r][v] * scale);
+      }
     }
   }
 }
@@ -50,8 +63,8 @@ inline void key_block(const Key* keys, Index page_size, Index head_dim, const fl
 /// sums[r, d] += sum_i weights[r, i] * values[i, d] over the entries of one page, for Rows rows and
 /// Vectors * kLanes columns.
 template <int Rows, int Vectors, class Value>
-inline void value_block(const Value* values, Index head_dim, Index entries, const float* weights,
-                        Index weight_stride, float* sums, Index sum_stride) {
+inline void value_block(const Value* values, const Value* ahead, Index head_dim, Index entries,
+                        const float* weights, Index weight_stride, float* sums, Index sum_stride) {
   simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}];
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Vectors; ++v) {
@@ -59,6 +72,7 @@ inline void value_block(const Value* values, Index head_dim, Index entries, cons
     }
   }
   for (Index i = 0; i < entries; ++i) {
+    simd::prefetch<Vectors>(ahead + i * head_dim);
     simd::Floats row[std::size_t{Vectors}];
     for (int v = 0; v < Vectors; ++v) row[v] = simd::load(values + i * head_dim + v * simd::kLanes);
     for (int r = 0; r < Rows; ++r) {
@@ -94,14 +108,17 @@ void key_products(const Head& head, Index first, Index last, const float* rows, 
   const Index vectors = page_size / simd::kLanes;
   for (Index start = first; start < last; start += page_size) {
     const auto* keys = head.key_page(start / page_size);
+    const Index next = start + page_size < last ? start / page_size + 1 : start / page_size;
+    const auto* ahead = head.key_page(next);
     for (Index r = 0; r < num_rows; r += kRowBlock) {
       for (Index v = 0; v < vectors; v += kVectorBlock) {
         with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
           with_constant<kVectorBlock>(
               std::min<Index>(kVectorBlock, vectors - v), [&]<int Vectors>() {
                 key_block<Rows, Vectors>(
-                    keys + v * simd::kLanes, page_size, head.head_dim(), rows + r * row_stride,
-                    row_stride, scale, out + r * out_stride + start + v * simd::kLanes, out_stride);
+                    keys + v * simd::kLanes, ahead + v * simd::kLanes, page_size, head.head_dim(),
+                    rows + r * row_stride, row_stride, scale,
+                    out + r * out_stride + start + v * simd::kLanes, out_stride);
               });
         });
       }
@@ -112,7 +129,7 @@ void key_products(const Head& head, Index first, Index last, const float* rows, 
 /// Buffers of one worker for `attend_row`; `stride` is the longest head, rounded up to whole pages.
 struct AttentionBuffers {
   float* logits = nullptr;  ///< [group_size, stride]
-  float* bias = nullptr;    ///< [stride]
+  float* bias = nullptr;    ///< [page_size]
   float* sums = nullptr;    ///< [2 * group_size, padded_dim(head_dim)]
   Index stride = 0;
 };
@@ -150,20 +167,23 @@ void attend_row(const Head& head, const RowRequest& request, const AttentionBuff
       std::copy_n(buffers.logits + g * stride, visible, request.logits + g * stride);
     }
   }
-  bool biased = false;
   if (request.alpha != 0.0f) {
-    for (Index i = 0; i < visible; ++i) {
-      const float w = head.weight(i);
-      buffers.bias[i] = w == 1.0f ? 0.0f : request.alpha * std::log(w);
-      biased |= w != 1.0f;
+    for (Index start = 0; start < visible; start += page) {
+      const float* weights = head.weight_page(start / page);
+      const Index entries = std::min(page, visible - start);
+      int merged = 0;  // most pages hold tokens as they came
+      for (Index i = 0; i < entries; ++i) merged |= weights[i] != 1.0f ? 1 : 0;
+      if (merged == 0) continue;
+      for (Index i = 0; i < entries; ++i) buffers.bias[i] = request.alpha * log_of(weights[i]);
+      for (Index g = 0; g < group; ++g) {
+        float* row = buffers.logits + g * stride + start;
+        for (Index i = 0; i < entries; ++i) row[i] += buffers.bias[i];
+      }
     }
   }
 
   for (Index g = 0; g < group; ++g) {
     float* row = buffers.logits + g * stride;
-    if (biased) {
-      for (Index i = 0; i < visible; ++i) row[i] += buffers.bias[i];
-    }
     // The vectors' tail repeats a live logit, so that it changes no maximum and overflows nothing.
     for (Index i = visible; i < padded; ++i) row[i] = row[0];
     simd::Floats highest = simd::load(row);
@@ -214,13 +234,15 @@ void attend_row(const Head& head, const RowRequest& request, const AttentionBuff
   for (Index start = 0; start < visible; start += run) {
     const Index entries = std::min(run, visible - start);
     const auto* values = head.value_page(start / page) + start % page * dim;
+    const Index next = start + run < visible ? start + run : start;
+    const auto* ahead = head.value_page(next / page) + next % page * dim;
     for (Index g = 0; g < group; g += kRowBlock) {
       for (Index v = 0; v < vectors; v += kVectorBlock) {
         with_constant<kRowBlock>(std::min<Index>(kRowBlock, group - g), [&]<int Rows>() {
           with_constant<kVectorBlock>(
               std::min<Index>(kVectorBlock, vectors - v), [&]<int Vectors>() {
-                value_block<Rows, Vectors>(values + v * simd::kLanes, dim, entries,
-                                           buffers.logits + g * stride + start, stride,
+                value_block<Rows, Vectors>(values + v * simd::kLanes, ahead + v * simd::kLanes, dim,
+                                           entries, buffers.logits + g * stride + start, stride,
                                            block + g * sum_stride + v * simd::kLanes, sum_stride);
               });
         });
