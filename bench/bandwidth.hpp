@@ -70,14 +70,21 @@ double median_of(F&& sample) {
 
 namespace detail {
 /// A wrapping sum of 64-byte vectors, in eight chains, so that neither the additions nor the loop
-/// bound the reading.
+/// bound the reading. `ahead` > 0: so many bytes further on are asked for into the second-level
+/// cache, which gets more out of some memories and less out of some caches.
+template <Index ahead>
 inline std::uint64_t sum_of(const std::uint64_t* data, Index count) {
   using Vector = std::uint64_t __attribute__((vector_size(64)));
   const auto* vectors = reinterpret_cast<const Vector*>(data);
   const Index n = count / 64 * 8;
   Vector sums[8] = {};
   for (Index i = 0; i < n; i += 8) {
-    for (int c = 0; c < 8; ++c) sums[c] += vectors[i + c];
+    for (int c = 0; c < 8; ++c) {
+      if constexpr (ahead > 0) {
+        __builtin_prefetch(reinterpret_cast<const char*>(vectors + i + c) + ahead, 0, 2);
+      }
+      sums[c] += vectors[i + c];
+    }
   }
   std::uint64_t total = 0;
   for (const Vector& sum : sums) {
@@ -88,7 +95,7 @@ inline std::uint64_t sum_of(const std::uint64_t* data, Index count) {
 }  // namespace detail
 
 /// Reads `bytes` consecutive bytes and adds them up, nothing else: the level of the memory that
-/// holds that much sets the time.
+/// holds that much sets the time. The faster of two ways to read counts.
 class ReadProbe {
  public:
   explicit ReadProbe(Index bytes) : count_(std::max<Index>(bytes / 512, 1) * 64) {
@@ -101,12 +108,16 @@ class ReadProbe {
   }
   double bytes() const { return static_cast<double>(count_) * 8; }
   /// Seconds of one pass, by one thread.
+  double pass() const { return std::min(pass<0>(), pass<8192>()); }
+
+ private:
+  template <Index ahead>
   double pass() const {
     const Index repeats = std::max<Index>((Index{1} << 20) / (8 * count_), 1);
     const double seconds = seconds_of(
         [&] {
           for (Index i = 0; i < repeats; ++i) {
-            std::uint64_t sum = detail::sum_of(buffer_.get(), count_);
+            std::uint64_t sum = detail::sum_of<ahead>(buffer_.get(), count_);
             asm volatile("" : "+r"(sum) : : "memory");  // each pass is wanted
           }
         },
@@ -114,7 +125,6 @@ class ReadProbe {
     return seconds / static_cast<double>(repeats);
   }
 
- private:
   struct Release {
     void operator()(std::uint64_t* p) const { ::operator delete[](p, std::align_val_t{64}); }
   };

@@ -192,6 +192,10 @@ TEST_CASE(
     extend(*cache, prompt.all());
     const Index before = cache->bytes();
     const auto untouched = cache->clone();
+    resource.fail_after(0);
+    CHECK_THROWS_AS(cache->trim(), std::bad_alloc);
+    resource.fail_after(CountingResource::kNever);
+    CHECK(cache->bytes() == before);
     cache->trim();
     CHECK(cache->bytes() == resource.bytes() - untouched->bytes());
     if (policy.has_budget) CHECK(cache->bytes() < before / 2);

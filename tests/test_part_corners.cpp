@@ -129,6 +129,40 @@ TEST_CASE("MorphKV's window holds 0 for an entry that a row did not see, also wh
   CHECK(score_of_newest(3) == 0.25f);
 }
 
+TEST_CASE("equal keys are the most similar ones for any head_dim, and the first of them merge") {
+  for (const Index dim : {4, 31, 33, 64, 128}) {
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      Rows rows(12, dim, 100 + seed);
+      const auto copy = [&](Index from, Index to) {
+        std::copy_n(rows.k.begin() + from * dim, dim, rows.k.begin() + to * dim);
+      };
+      copy(0, 1);
+      copy(2, 3);
+      copy(4, 5);
+      copy(0, 9);
+      KVCache<KeepKVPair> cache(one_head(dim, 11), make_keepkv_pair({.recent = 1, .sinks = 0}));
+      cache.extend(rows.chunk(0, 12));
+      CAPTURE(dim, seed);
+      REQUIRE(positions(cache) == std::vector<Index>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+    }
+  }
+}
+
+TEST_CASE("an append of no tokens is none, also to SnapKV") {
+  Rows rows(40, 8, 5);
+  std::vector<std::vector<Index>> kept;
+  for (const bool with : {false, true}) {
+    KVCache<SnapKV> cache(one_head(8, 12), make_snapkv({.window = 4, .kernel = 3}));
+    const auto chunk = rows.chunk(0, 40);
+    cache.append(0, chunk.k, chunk.v);
+    if (with) cache.append(0, chunk.k.rows(40, 0), chunk.v.rows(40, 0));
+    cache.observe(0, chunk.q.rows(39, 1));  // an engine that hands over the last query alone
+    cache.compress(0);
+    kept.push_back(positions(cache));
+  }
+  CHECK(kept[0] == kept[1]);
+}
+
 TEST_CASE("along_query leaves keys finite for queries and scales however small") {
   for (const float scale : {1e-16f, 1e-8f, 1e-3f}) {
     for (const float size : {0.0f, 2e-15f, 1e-8f, 1.0f}) {

@@ -20,7 +20,9 @@ struct Chunk {
 
 struct ExtendOptions {
   /// The policy compresses after this many rows: 0 = once, after all of the call; 1 = exact
-  /// token-by-token semantics; kNever = not in this call.
+  /// token-by-token semantics; kNever = not in this call. What lies between two compressions is one
+  /// chunk to the policy where one call brings it, several where several do: a policy that looks at
+  /// a chunk's last `window` queries looks at those of each call.
   Index compress_every = 0;
 };
 

@@ -66,7 +66,7 @@ struct HeadState {
 /// bodies, so that the compiler sees columns that lie side by side. Wherever a slot's number is
 /// wanted, it is one.
 struct PageSlot {
-  std::byte* page = nullptr;
+  const std::byte* page = nullptr;
   Index first = 0;                                               ///< the page's first slot
   Index in_page = 0;                                             ///< the slot within the page
   TERSEKV_HD operator Index() const { return first + in_page; }  // NOLINT: implicit by design
@@ -106,6 +106,7 @@ class HeadView {
 
   /// The first slot of page `index`.
   TERSEKV_HD PageSlot page_slot(Index index) const {
+    check(index << layout_->shift, state_->length, "a page with live slots");
     return {pages_[index], index << layout_->shift, 0};
   }
 
@@ -196,7 +197,8 @@ class HeadView {
   }
   TERSEKV_HD std::byte* page_of(const PageSlot& slot) const {
     check(slot, state_->length, "a live slot");
-    return slot.page;
+    return const_cast<std::byte*>(
+        slot.page);  // public functions only read, those of Head may write
   }
   TERSEKV_HD Index in_page(Index slot) const { return slot & (layout_->page_size - 1); }
   TERSEKV_HD Index in_page(const PageSlot& slot) const { return slot.in_page; }

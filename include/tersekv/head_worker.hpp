@@ -39,7 +39,7 @@ class HeadWorker {
     state.seen += tokens;
     state.fresh += tokens;
     state.prompt += tokens > 1 ? tokens : 0;
-    state.newest = tokens;
+    if (tokens > 0) state.newest = tokens;
     state.waiting += tokens;
     const float* token_scores = nullptr;
     if constexpr (PolicyType::needs_token_scores) {

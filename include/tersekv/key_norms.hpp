@@ -7,37 +7,45 @@ namespace tersekv {
 
 /// Similarity of one entry's key to all others, with the keys' squared norms kept in a column of
 /// the statistics: the square of the cosine, with the cosine's sign, which orders entries as the
-/// cosine does and needs no root. A zero key, or one below 1e-15, is similar to nothing (0); no key
-/// is more similar to another than an equal one (1), and a pair's similarity is the same bits from
-/// either side.
+/// cosine does and needs no root. A zero key, or one below 1e-15, is similar to nothing (0). Equal
+/// keys are exactly as similar as can be (1), and a pair's similarity is the same bits from either
+/// side.
 struct KeyNorms {
   Index column = 0;  ///< |k|^2
 
-  /// Recomputes the norm of a key that is new or changed. O(head_dim).
-  template <class Head>
-  TERSEKV_HD void update(const Head& head, Index slot) const {
-    float square = 0;
-    for (Index j = 0; j < head.head_dim(); ++j) square += head.key(slot, j) * head.key(slot, j);
-    head.stat(column, slot) = square;
+  /// Recomputes the norm of a key that is new or changed, by the code that works out the products
+  /// it will be compared with. O(page_size head_dim).
+  template <class Team, class Head>
+  TERSEKV_HD void update(Team& team, const Head& head, Index slot) const {
+    const float square =
+        team.dot_one(head, slot, copy_key(team, head, slot), head.scratch().floats);
+    team.once([&] { head.stat(column, slot) = square; });
   }
 
   /// The head's scratch floats, filled with the similarity of every entry's key to that of `slot`.
   /// One pass over the keys, O(n head_dim).
   template <class Team, class Head>
   TERSEKV_HD const float* similarities(Team& team, const Head& head, Index slot) const {
-    float* key = head.scratch().vector;
     float* out = head.scratch().floats;
-    team.for_each(head.head_dim(), [&](Index j) { key[j] = head.key(slot, j); });
-    team.dot(head, key, head.length(), out);
+    team.dot(head, copy_key(team, head, slot), head.length(), out);
     const float own = head.stat(column, slot);
     team.for_each_entry(head, head.length(), [&](auto i) {
       const float other = head.stat(column, i);
       const float low = own < other ? own : other, high = own < other ? other : own;
       const float product = out[i];
       const float square = product / low * ((product < 0 ? -product : product) / high);
-      out[i] = detail::choose(low > 1e-30f, square, 0.0f);
+      const float most = square < 1.0f ? square : 1.0f;  // parallel keys of other lengths round
+      out[i] = detail::choose(low > 1e-30f, most, 0.0f);
     });
     return out;
+  }
+
+ private:
+  template <class Team, class Head>
+  TERSEKV_HD static const float* copy_key(Team& team, const Head& head, Index slot) {
+    float* key = head.scratch().vector;
+    team.for_each(head.head_dim(), [&](Index j) { key[j] = head.key(slot, j); });
+    return key;
   }
 };
 

@@ -191,10 +191,12 @@ class KVCache {
   }
 
   /// Gives memory back that a long prompt has left behind: scratch beyond what the live entries
-  /// need, and idle pages of a pool of the cache's own. The next call may allocate again.
+  /// need, and idle pages of a pool of the cache's own. The next call may allocate again. Needs
+  /// memory for the smaller scratch first; where that is refused, std::bad_alloc, some of it stays
+  /// large.
   void trim() {
-    workspaces_.release();
-    make_scratch(store_.longest(0, store_.heads()));
+    workspaces_.shrink(store_.longest(0, store_.heads()), config_.page_size, shape_,
+                       PolicyType::observes, PolicyType::uses_weights);
     if (shared_pool_ == nullptr) store_.pool().trim();
   }
 
@@ -213,8 +215,8 @@ class KVCache {
     state(sequence, kv_head);
     return store_.view(index_of(sequence, kv_head), shape_);
   }
-  /// The head as a policy's bodies get it, without scratch: for those who run these bodies
-  /// themselves (an engine whose kernel hands over logits, a measurement).
+  /// The head as a policy's bodies get it, but without scratch: for those who run `observe` and
+  /// `score` themselves (an engine whose kernel hands over logits, a measurement).
   HeadType mutable_head(Index sequence, Index kv_head) {
     state(sequence, kv_head);
     return store_.head(index_of(sequence, kv_head), shape_, {});

@@ -6,7 +6,7 @@
 #include "tersekv/portability.hpp"
 
 // Exponentials and logarithms of floats without branches or calls, so that a loop over a head's
-// entries vectorises, on every backend and under any flags. No argument is infinite or NaN.
+// entries vectorises, on every backend and under any flags. Arguments are finite.
 
 namespace tersekv::detail {
 
@@ -72,7 +72,8 @@ TERSEKV_HD inline float log_add(float a, float b) {
   return high + keep_order(log_of(1.0f + exp_of_negative(a - b)));
 }
 
-/// share ln(share / prior), 0 for a share of 0: one term of a Kullback-Leibler divergence.
+/// share ln(share / prior), 0 for a share of 0: one term of a Kullback-Leibler divergence. Once per
+/// merge, so it may branch.
 TERSEKV_HD inline float relative_entropy(float share, float prior) {
   return share > 1e-37f ? share * log_of(share / prior) : 0.0f;
 }

@@ -63,7 +63,8 @@ struct PolicyBase {
 template <class P>
 concept CachePolicy = std::copyable<P> &&
     requires(const P& policy, const Shape& shape, Index n, SerialTeam& team,
-             const Head<float, float>& head, const Observation& row, const float* scores) {
+             const Head<float, float>& head, const HeadView<float, float>& view,
+             const Observation& row, const float* scores) {
   { P::observes } -> std::convertible_to<Observes>;
   { P::uses_weights } -> std::convertible_to<bool>;
   { P::needs_token_scores } -> std::convertible_to<bool>;
@@ -78,6 +79,7 @@ concept CachePolicy = std::copyable<P> &&
   policy.observe(team, head, row);
   policy.compress(team, head);
   { policy.score(head, n) } -> std::convertible_to<float>;
+  { policy.score(view, n) } -> std::convertible_to<float>;
 };
 
 /// Removes the entries in the slots `victims[0, count)`, a list in the head's scratch with room for

@@ -12,7 +12,7 @@
 // The three parts of a `Policy<Scorer, Selector, Merger>`: what each is asked for, and bases that
 // answer everything it need not say. A part has no state of its own beside its parameters: what it
 // remembers of an entry lies in the entry's statistics, four bytes each, which start at 0, and what
-// it remembers of a head in the head's registers. Its bodies are templates over a team
+// a scorer remembers of a head in the head's registers. Its bodies are templates over a team
 // (`tersekv/team.hpp`) and a head. `Policy` gives the scorer the statistics from column 0 on, then
 // the selector, then the merger; these two are told their first column.
 //
@@ -42,6 +42,8 @@ struct Observation {
 /// *Who matters.* A scorer derives from this, replaces what it needs, and adds
 ///
 ///   template <class Head> float score(const Head& head, Index slot) const;   // higher = keep
+///
+/// which only reads: it is also asked about a `HeadView`.
 struct ScorerBase {
   static constexpr Observes observes = Observes::nothing;  ///< what `observe` wants to see
   static constexpr bool needs_token_scores = false;        ///< `Chunk::token_scores`, in `append`
@@ -127,7 +129,8 @@ inline constexpr bool inherits_observe = requires {
 template <class S>
 concept ScorerPart = std::derived_from<S, ScorerBase> && std::copyable<S> &&
     requires(const S& scorer, const Shape& shape, Index n, SerialTeam& team,
-             const detail::AnyHead& head, const Observation& row, const float* scores) {
+             const detail::AnyHead& head, const HeadView<float, float>& view,
+             const Observation& row, const float* scores) {
   scorer.validate(shape);
   { scorer.statistics(shape) } -> std::convertible_to<Index>;
   { scorer.registers(shape) } -> std::convertible_to<Index>;
@@ -136,6 +139,7 @@ concept ScorerPart = std::derived_from<S, ScorerBase> && std::copyable<S> &&
   scorer.observe(team, head, row);
   scorer.prepare(team, head);
   { scorer.score(head, n) } -> std::convertible_to<float>;
+  { scorer.score(view, n) } -> std::convertible_to<float>;
 };
 
 /// See MergerBase.

@@ -26,12 +26,12 @@ TERSEKV_HD To bit_copy(From from) {
 /// x, not to be mixed by `-ffast-math` with what it is added to: for sums whose order is the point.
 template <class T>
 TERSEKV_HD T keep_order(T x) {
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
   return x;
-#elif __has_builtin(__builtin_assoc_barrier)
+#elif defined(__clang__) && (defined(__x86_64__) || defined(__i386__))
+  return __arithmetic_fence(x);  // clang knows it elsewhere, too, but cannot compile it
+#elif defined(__GNUC__) && !defined(__clang__)
   return __builtin_assoc_barrier(x);
-#elif __has_builtin(__arithmetic_fence)
-  return __arithmetic_fence(x);
 #else
   return x;
 #endif

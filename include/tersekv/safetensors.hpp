@@ -63,6 +63,7 @@ class SafetensorsFile {
   }
 
   bool contains(const std::string& name) const { return header_.contains(name); }
+  /// Of all tensors (and "__metadata__", where there is any), in alphabetical order.
   std::vector<std::string> names() const {
     std::vector<std::string> result;
     for (const auto& [name, entry] : header_.items()) result.push_back(name);

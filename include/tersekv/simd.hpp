@@ -2,9 +2,10 @@
 #pragma once
 
 // The only file that knows the machine's vectors: the compiler's portable vector types, as wide as
-// the flags of the including project allow (AVX-512, AVX2, or 128 bits: SSE2, NEON), and one
-// instruction they do not offer (half to float). Nothing here relies on infinities, NaN or on the
-// order of additions, so `-ffast-math` changes no more than the last bits.
+// the flags of the including project allow (AVX-512, AVX2, or 128 bits: SSE2, NEON), and the few
+// instructions that they do not offer or that compilers do not find (broadcasts, 16 bits to float).
+// Nothing here relies on infinities, NaN or on the order of additions, so `-ffast-math` changes no
+// more than the last bits.
 
 #include <bit>
 #include <cstdint>

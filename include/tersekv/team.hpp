@@ -22,7 +22,9 @@ namespace tersekv {
 ///
 /// Operations over a head's entries call their bodies with a slot: an Index, or whatever converts
 /// to one and reads its columns faster (`PageSlot`), so bodies take `auto slot` where it counts.
-/// Ties go to the lower position, for victims and for targets.
+/// Bodies that ask (eligible, key, wanted, position) must have an answer for every slot in [0, n),
+/// the same whenever asked, and keys are finite. Ties go to the lower position, for victims and for
+/// targets.
 ///
 /// This one is the CPU's: loops over the pages that the compiler vectorises, and no barrier.
 class SerialTeam {
@@ -139,6 +141,15 @@ class SerialTeam {
   template <class Head>
   void dot(const Head& head, const float* vector, Index n, float* out) const {
     key_products(head, 0, n, vector, 1, head.head_dim(), 1.0f, out, 0);
+  }
+
+  /// <key of `slot`, vector>, the same bits as from `dot`. Overwrites out[i] for the slots of its
+  /// page. O(page_size head_dim).
+  template <class Head>
+  float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
+    const Index first = slot - slot % head.page_size();
+    key_products(head, first, slot + 1, vector, 1, head.head_dim(), 1.0f, out, 0);
+    return out[slot];
   }
 
  private:

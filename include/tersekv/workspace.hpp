@@ -13,7 +13,7 @@
 namespace tersekv::detail {
 
 /// The scratch memory of one worker: one block of four-byte numbers, cut into the buffers a head of
-/// at most `entries` entries needs. Grows; shrinks only by `release`.
+/// at most `entries` entries needs.
 class Workspace {
  public:
   explicit Workspace(std::pmr::memory_resource* resource) : block_(resource) {}
@@ -21,16 +21,14 @@ class Workspace {
   /// Whether there is room for heads of `entries` entries already.
   bool fits(Index entries) const { return entries <= entries_; }
 
-  /// Throws std::bad_alloc, and is then as before.
-  void grow(Index entries, const Shape& shape, Observes observes, bool has_weights) {
-    Workspace bigger(block_.get_allocator().resource());
-    bigger.cut(nullptr, entries, shape, observes, has_weights);
-    bigger.block_.resize(static_cast<std::size_t>(bigger.used_));
-    bigger.cut(bigger.block_.data(), entries, shape, observes, has_weights);
-    *this = std::move(bigger);  // same resource: the block moves, its address stays
+  /// Cut anew for heads of at most `entries` entries. Throws std::bad_alloc, and is then as before.
+  void resize(Index entries, const Shape& shape, Observes observes, bool has_weights) {
+    Workspace other(block_.get_allocator().resource());
+    other.cut(nullptr, entries, shape, observes, has_weights);
+    other.block_.resize(static_cast<std::size_t>(other.used_));
+    other.cut(other.block_.data(), entries, shape, observes, has_weights);
+    *this = std::move(other);  // same resource: the block moves, its address stays
   }
-
-  void release() noexcept { *this = Workspace(block_.get_allocator().resource()); }
 
   Index entries() const { return entries_; }
   Index bytes() const { return static_cast<Index>(block_.capacity() * sizeof(float)); }
@@ -91,11 +89,16 @@ class Workspaces {
     for (Workspace& space : each_) {
       if (space.fits(entries)) continue;
       const Index wanted = std::max(entries, space.entries() + space.entries() / 2);
-      space.grow((wanted + page_size - 1) / page_size * page_size, shape, observes, has_weights);
+      space.resize(whole_pages(wanted, page_size), shape, observes, has_weights);
     }
   }
-  void release() noexcept {
-    for (Workspace& space : each_) space.release();
+  /// No more room than for heads of up to `entries` entries. Where memory for one of the smaller
+  /// workspaces is refused, those not yet replaced are as they were.
+  void shrink(Index entries, Index page_size, const Shape& shape, Observes observes,
+              bool has_weights) {
+    for (Workspace& space : each_) {
+      space.resize(whole_pages(entries, page_size), shape, observes, has_weights);
+    }
   }
 
   Index scratch_bytes() const {
@@ -108,6 +111,10 @@ class Workspaces {
   }
 
  private:
+  static Index whole_pages(Index entries, Index page_size) {
+    return (entries + page_size - 1) / page_size * page_size;
+  }
+
   std::pmr::vector<Workspace> each_;
 };
 

@@ -128,6 +128,16 @@ class ThreadTeam {
     wait();
   }
 
+  template <class Head>
+  float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
+    wait();
+    if (lane_ == 0) tersekv::SerialTeam().dot_one(head, slot, vector, out);
+    wait();
+    const float product = out[slot];
+    wait();
+    return product;
+  }
+
  private:
   struct Best {
     Index slot = -1;

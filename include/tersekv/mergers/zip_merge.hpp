@@ -31,7 +31,7 @@ struct ZipMerge : MergerBase {
   template <class Team, class Head>
   TERSEKV_HD void append(Team& team, const Head& head, Index first, Index count,
                          Index column) const {
-    team.for_each(count, [&](Index i) { norms(column).update(head, first + i); });
+    for (Index i = 0; i < count; ++i) norms(column).update(team, head, first + i);
   }
 
   /// As `Drop::retire`, for one victim at a time. O(n head_dim).
@@ -75,9 +75,9 @@ struct ZipMerge : MergerBase {
       if (head.position(victim) > head.position(target)) {
         head.set_position(target, head.position(victim));
       }
-      norms(column).update(head, target);
       ++head.state().counts.merges;
     });
+    norms(column).update(team, head, target);
   }
 };
 

@@ -41,12 +41,12 @@ struct NearestNeighbours {
         link(i) = static_cast<std::int32_t>(slot + 1);
       }
     });
-    choose(team, slot, near);
+    link_nearest(team, slot, near);
   }
   /// Looks for the nearest neighbour of `slot` again.
   template <class Team>
   TERSEKV_HD void search(Team& team, Index slot) const {
-    choose(team, slot, norms.similarities(team, head, slot));
+    link_nearest(team, slot, norms.similarities(team, head, slot));
   }
   /// An entry of the closest pair, or a stale one that might be; ties: the pair with the lower
   /// older position, then the lower later one.
@@ -88,7 +88,7 @@ struct NearestNeighbours {
   }
 
   template <class Team>
-  TERSEKV_HD void choose(Team& team, Index slot, const float* near) const {
+  TERSEKV_HD void link_nearest(Team& team, Index slot, const float* near) const {
     const Index best = team.argmax(
         head, head.length(), [&](auto i) { return i != slot && eligible(i); },
         [&](Index i) { return near[i]; });
