@@ -10,21 +10,26 @@
 
 namespace tersekv::detail {
 
+/// e^r for |r| <= ln(2)/2, one number or a vector of them: Taylor's polynomial; the next term is
+/// below 6e-9.
+template <class T>
+TERSEKV_HD T exp_of_small(T r) {
+  T p = r * (1.0f / 5040) + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  return p * r + 1.0f;
+}
+
 /// e^x for x in [-87, 0], relative error below 3e-7.
 TERSEKV_HD inline float exp_in_range(float x) {
   // x = n ln 2 + r with |r| <= ln(2)/2; the conversion truncates towards zero.
   const auto n = static_cast<std::int32_t>(x * 1.44269504088896341f - 0.5f);
   const float whole = static_cast<float>(n);
   const float r = keep_order(x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  // Taylor's polynomial; the next term is below 6e-9.
-  float p = r * (1.0f / 5040) + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  return p * bit_copy<float>((n + 127) << 23);
+  return exp_of_small(r) * bit_copy<float>((n + 127) << 23);
 }
 
 /// e^-|x|, relative error below 3e-7, and no less than e^-87 (1.6e-38). The sign does not count, as

@@ -16,6 +16,7 @@
 #endif
 
 #include "tersekv/element.hpp"
+#include "tersekv/log_math.hpp"
 #include "tersekv/portability.hpp"
 
 namespace tersekv::simd {
@@ -127,15 +128,7 @@ inline Floats exp(Floats x) {
   n += (t < __builtin_convertvector(n, Floats));  // a true comparison is -1
   const Floats whole = __builtin_convertvector(n, Floats);
   const Floats r = detail::keep_order(x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  // Taylor's polynomial; the next term is below 6e-9.
-  Floats p = r * (1.0f / 5040) + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  return p * std::bit_cast<Floats>((n + 127) << 23);
+  return detail::exp_of_small(r) * std::bit_cast<Floats>((n + 127) << 23);
 }
 
 }  // namespace tersekv::simd
