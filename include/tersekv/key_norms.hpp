@@ -31,9 +31,11 @@ struct KeyNorms {
     const float own = head.stat(column, slot);
     team.for_each_entry(head, head.length(), [&](auto i) {
       const float other = head.stat(column, i);
-      const float low = own < other ? own : other, high = own < other ? other : own;
-      const float product = out[i];
-      const float square = product / low * ((product < 0 ? -product : product) / high);
+      const float low = own < other ? own : other;
+      // In double precision nothing overflows, and -ffast-math has no estimate for the division.
+      const double product = static_cast<double>(out[i]);
+      const double norms = static_cast<double>(own) * static_cast<double>(other);
+      const auto square = static_cast<float>(product * (product < 0 ? -product : product) / norms);
       const float most = square < 1.0f ? square : 1.0f;  // parallel keys of other lengths round
       out[i] = detail::choose(low > 1e-30f, most, 0.0f);
     });
