@@ -13,7 +13,8 @@
 namespace tersekv::detail {
 
 /// One worker's work on one KV head: the verbs of a cache, after all checks, with pages and scratch
-/// at hand.
+/// at hand. Never inlined: -ffast-math may round otherwise in every copy of a body, and each way of
+/// running it, serial or by threads, must give the same bits.
 template <class PolicyType, class HeadType>
 class HeadWorker {
  public:
@@ -22,7 +23,8 @@ class HeadWorker {
       : policy_(policy), reduce_(reduce), kv_head_(kv_head), head_(head), space_(space) {}
 
   template <class T>
-  void append(const TokenView<const T>& k, const TokenView<const T>& v, const ScoreView& scores) {
+  [[gnu::noinline]] void append(const TokenView<const T>& k, const TokenView<const T>& v,
+                                const ScoreView& scores) {
     HeadState& state = head_.state();
     const Index first = state.length, tokens = k.tokens;
     state.length += tokens;
@@ -51,7 +53,8 @@ class HeadWorker {
 
   /// Attention of the last q.tokens tokens; the rows are written, not observed.
   template <class T>
-  void attend(const TokenView<const T>& q, const TokenView<T>& out, const AttendOutputs& outputs) {
+  [[gnu::noinline]] void attend(const TokenView<const T>& q, const TokenView<T>& out,
+                                const AttendOutputs& outputs) {
     for (Index r = 0; r < q.tokens; ++r) {
       RowRequest request = row_request(q, r);
       if (outputs.rows.data != nullptr) request.attention = space_.attention();
@@ -64,7 +67,7 @@ class HeadWorker {
   }
 
   /// Rows of the last rows.rows queries, as the engine computed them.
-  void observe(const AttentionRows<const float>& rows) {
+  [[gnu::noinline]] void observe(const AttentionRows<const float>& rows) {
     const Index first = rows.rows - wanted_rows(rows.rows);
     for (Index r = first; r < rows.rows; ++r) {
       policy_.observe(team_, head_,
@@ -76,7 +79,7 @@ class HeadWorker {
 
   /// The last q.tokens queries, their attention computed here, from the keys alone.
   template <class T>
-  void observe(const TokenView<const T>& q) {
+  [[gnu::noinline]] void observe(const TokenView<const T>& q) {
     const Index first = q.tokens - wanted_rows(q.tokens);
     for (Index r = first; r < q.tokens; ++r) {
       RowRequest request = row_request(q, r);
@@ -85,13 +88,13 @@ class HeadWorker {
     }
   }
 
-  void compress() {
+  [[gnu::noinline]] void compress() {
     policy_.compress(team_, head_);
     head_.state().fresh = head_.state().prompt = 0;
   }
 
   template <class T>
-  void extend(const Chunk<T>& chunk, Index compress_every) {
+  [[gnu::noinline]] void extend(const Chunk<T>& chunk, Index compress_every) {
     const Index tokens = chunk.k.tokens;
     const Index step = compress_every > 0 ? compress_every : tokens;
     for (Index start = 0; start < tokens; start += step) {

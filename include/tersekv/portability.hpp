@@ -37,6 +37,15 @@ TERSEKV_HD T keep_order(T x) {
 #endif
 }
 
+/// Keeps the loop it stands in from being vectorised where the compiler may reorder sums: it would
+/// do so otherwise in vectors than in the loop's tail, and a number's bits would depend on its
+/// place.
+TERSEKV_HD inline void one_by_one() {
+#if (defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)) && !defined(__CUDA_ARCH__)
+  asm volatile("");
+#endif
+}
+
 /// `first ? a : b` without a branch. Compilers move what only one side needs behind a branch, and
 /// with floating-point arithmetic there they no longer vectorise the loop.
 TERSEKV_HD inline float choose(bool first, float a, float b) {
