@@ -6,7 +6,7 @@
 #include "tersekv/portability.hpp"
 
 // Exponentials and logarithms of floats without branches or calls, so that a loop over a head's
-// entries vectorises, on every backend and under any flags. Arguments are finite.
+// entries vectorises (but see `one_by_one`), on every backend. Arguments are finite.
 
 namespace tersekv::detail {
 
