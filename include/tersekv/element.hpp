@@ -24,6 +24,11 @@ TERSEKV_HD inline float to_float(BFloat16 x) {
 }
 
 TERSEKV_HD inline float to_float(Half x) {
+#if defined(__CUDA_ARCH__)
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+  return wide;
+#else
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t exponent = (x.bits >> 10) & 0x1fu;
   const std::uint32_t mantissa = x.bits & 0x3ffu;
@@ -33,6 +38,7 @@ TERSEKV_HD inline float to_float(Half x) {
   }
   const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;
   return detail::bit_copy<float>(sign | wide << 23 | mantissa << 13);
+#endif
 }
 
 /// Rounds to nearest, ties to even; beyond the largest finite value to infinity.
@@ -46,15 +52,26 @@ TERSEKV_HD inline float from_float<float>(float x) {
 
 template <>
 TERSEKV_HD inline BFloat16 from_float<BFloat16>(float x) {
+#if defined(__CUDA_ARCH__)
+  BFloat16 narrow;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+  return narrow;
+#else
   const std::uint32_t bits = detail::bit_copy<std::uint32_t>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {  // a NaN must not round into an infinity
     return {static_cast<std::uint16_t>(bits >> 16 | 0x40u)};
   }
   return {static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
+#endif
 }
 
 template <>
 TERSEKV_HD inline Half from_float<Half>(float x) {
+#if defined(__CUDA_ARCH__)
+  Half narrow;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));
+  return narrow;
+#else
   const std::uint32_t bits = detail::bit_copy<std::uint32_t>(x);
   const std::uint32_t sign = bits >> 16 & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
@@ -74,6 +91,7 @@ TERSEKV_HD inline Half from_float<Half>(float x) {
     result += rest > half || (rest == half && (result & 1u));
   }
   return {static_cast<std::uint16_t>(sign | result)};
+#endif
 }
 
 /// How a key or value is stored: the KeyCodec and ValueCodec of a KVCache. `max_magnitude` is the

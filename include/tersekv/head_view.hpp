@@ -60,6 +60,17 @@ struct HeadState {
   Index waiting = 0;  ///< tokens appended since the selector last acted; LowestScore resets it
   Index budget = kUnlimited;
   Counts counts;
+
+  /// What an append changes beside `length`.
+  TERSEKV_HD void note_append(Index tokens) {
+    seen += tokens;
+    fresh += tokens;
+    prompt += tokens > 1 ? tokens : 0;
+    if (tokens > 0) newest = tokens;
+    waiting += tokens;
+  }
+  /// What a compression leaves behind.
+  TERSEKV_HD void note_compression() { fresh = prompt = 0; }
 };
 
 /// A slot whose page has been looked up: what loops over all entries of a head hand to their

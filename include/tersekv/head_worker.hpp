@@ -38,11 +38,7 @@ class HeadWorker {
       if constexpr (PolicyType::uses_weights) head_.set_weight(slot, 1.0f);
       head_.clear_statistics(slot);
     }
-    state.seen += tokens;
-    state.fresh += tokens;
-    state.prompt += tokens > 1 ? tokens : 0;
-    if (tokens > 0) state.newest = tokens;
-    state.waiting += tokens;
+    state.note_append(tokens);
     const float* token_scores = nullptr;
     if constexpr (PolicyType::needs_token_scores) {
       for (Index t = 0; t < tokens; ++t) head_.scratch().floats[t] = scores(t, kv_head_);
@@ -90,7 +86,7 @@ class HeadWorker {
 
   [[gnu::noinline]] void compress() {
     policy_.compress(team_, head_);
-    head_.state().fresh = head_.state().prompt = 0;
+    head_.state().note_compression();
   }
 
   template <class T>

@@ -10,11 +10,10 @@
 
 namespace tersekv::detail {
 
-/// e^r for |r| <= ln(2)/2, one number or a vector of them: Taylor's polynomial; the next term is
-/// below 6e-9.
-template <class T>
-TERSEKV_HD T exp_of_small(T r) {
-  T p = r * (1.0f / 5040) + 1.0f / 720;
+/// e^r for |r| <= ln(2)/2: Taylor's polynomial; the next term is below 6e-9. (`simd::exp` has the same
+/// for vectors, which device code cannot even name.)
+TERSEKV_HD inline float exp_of_small(float r) {
+  float p = r * (1.0f / 5040) + 1.0f / 720;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
   p = p * r + 1.0f / 6;

@@ -128,7 +128,14 @@ inline Floats exp(Floats x) {
   n += (t < __builtin_convertvector(n, Floats));  // a true comparison is -1
   const Floats whole = __builtin_convertvector(n, Floats);
   const Floats r = detail::keep_order(x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  return detail::exp_of_small(r) * std::bit_cast<Floats>((n + 127) << 23);
+  Floats p = r * (1.0f / 5040) + 1.0f / 720;  // as detail::exp_of_small
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * std::bit_cast<Floats>((n + 127) << 23);
 }
 
 }  // namespace tersekv::simd

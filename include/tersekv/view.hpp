@@ -26,8 +26,9 @@ struct TokenView {
     part.tokens = count;
     return part;
   }
-  operator TokenView<const T>() const  // NOLINT: implicit like T* to const T*
-      requires(!std::is_const_v<T>) {
+  template <class U>
+  operator TokenView<U>() const  // NOLINT: implicit like T* to const T*
+      requires(!std::is_const_v<T> && std::is_same_v<U, const T>) {
     return {data, tokens, heads, head_dim, token_stride, head_stride, dim_stride};
   }
 };
@@ -49,7 +50,7 @@ TokenView<T> hnd_view(T* data, Index tokens, Index heads, Index head_dim) {
 struct ScoreView {
   const float* data = nullptr;
   Index token_stride = 0, head_stride = 1;
-  float operator()(Index token, Index head) const {
+  TERSEKV_HD float operator()(Index token, Index head) const {
     return data[token * token_stride + head * head_stride];
   }
   /// From token `first` on.
@@ -69,11 +70,12 @@ struct AttentionRows {
   T* data = nullptr;
   Index rows = 0;
   Index row_stride = 0, head_stride = 0;
-  T* row(Index index, Index kv_head) const {
+  TERSEKV_HD T* row(Index index, Index kv_head) const {
     return data + index * row_stride + kv_head * head_stride;
   }
-  operator AttentionRows<const T>() const  // NOLINT: implicit like T* to const T*
-      requires(!std::is_const_v<T>) {
+  template <class U>
+  operator AttentionRows<U>() const  // NOLINT: implicit like T* to const T*
+      requires(!std::is_const_v<T> && std::is_same_v<U, const T>) {
     return {data, rows, row_stride, head_stride};
   }
 };

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/cuda/body/heads.hpp"
+#include "tersekv/cuda/body/team.hpp"
+#include "tersekv/view.hpp"
+
+namespace tersekv::cuda {
+
+/// New tokens into pages from the pool, `rows` for every sequence of the launch, a block per head.
+/// A head for which there is no page, or no room in its table, keeps what it has, and is counted in
+/// `failed`.
+template <class PolicyType, class KeyCodec, class ValueCodec, class T, int Threads>
+struct AppendBody {
+  struct Args {
+    DeviceHeads<KeyCodec, ValueCodec> heads;
+    PolicyType policy;
+    TokenView<const T> k, v;  ///< tokens of all sequences of the launch, `rows` each
+    ScoreView token_scores;
+    Index first_sequence = 0, rows = 0;
+    Index first_row = 0, num_rows = 0;  ///< of each sequence's rows, those to append now
+    DeviceScratch scratch;
+  };
+  static constexpr int kThreads = Threads;
+  static constexpr std::size_t kSharedBytes = sizeof(int);
+
+  template <class Context>
+  static TERSEKV_HD void run(const Context& context, const Args& args) {
+    const Index launch_head = context.block().x;
+    const Index kv_head = launch_head % args.heads.num_kv_heads;
+    const Index row = launch_head / args.heads.num_kv_heads * args.rows + args.first_row;
+    const Index index = args.first_sequence * args.heads.num_kv_heads + launch_head;
+    const Scratch scratch = args.scratch.of(launch_head);
+    const auto head = args.heads.head(index, scratch);
+    const BlockTeam<Context> team(context, args.scratch.exchange_of(launch_head));
+    const Index first = head.length(), tokens = args.num_rows, dim = head.head_dim();
+
+    int* ok = reinterpret_cast<int*>(context.shared());
+    team.once([&] { *ok = make_room(context, args, index, first, tokens) ? 1 : 0; });
+    if (*ok == 0) return;
+
+    team.once([&] {
+      head.state().length += tokens;
+      head.state().note_append(tokens);
+    });
+    const Index seen = head.tokens_seen() - tokens;
+    team.for_each(tokens * dim, [&](Index i) {
+      const Index t = i / dim, j = i % dim;
+      head.set_key(first + t, j, to_float(args.k(row + t, kv_head, j)));
+      head.set_value(first + t, j, to_float(args.v(row + t, kv_head, j)));
+    });
+    team.for_each(tokens, [&](Index t) {
+      head.set_position(first + t, seen + t);
+      if constexpr (PolicyType::uses_weights) head.set_weight(first + t, 1.0f);
+      head.clear_statistics(first + t);
+      if constexpr (PolicyType::needs_token_scores) {
+        scratch.floats[t] = args.token_scores(row + t, kv_head);
+      }
+    });
+    args.policy.append(team, head, first, tokens,
+                       PolicyType::needs_token_scores ? scratch.floats : nullptr);
+  }
+
+ private:
+  template <class Context>
+  static TERSEKV_HD bool make_room(const Context& context, const Args& args, Index index,
+                                   Index length, Index tokens) {
+    const Index held = args.heads.pages_for(length), wanted = args.heads.pages_for(length + tokens);
+    const bool fits =
+        wanted <= args.heads.most_pages &&
+        (wanted == held || args.heads.free_pages.take(context, static_cast<int>(wanted - held),
+                                                      args.heads.table(index) + held));
+    if (!fits) context.fetch_add(args.heads.free_pages.failed, 1);
+    return fits;
+  }
+};
+
+}  // namespace tersekv::cuda

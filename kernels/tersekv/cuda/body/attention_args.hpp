@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tersekv/cuda/body/context.hpp"
+#include "tersekv/cuda/body/heads.hpp"
+#include "tersekv/log_math.hpp"
+#include "tersekv/view.hpp"
+
+namespace tersekv::cuda {
+
+/// What both attention bodies are given. The grid is (splits, heads, tiles of query rows): query
+/// row r of a head is token first_row + r / group of its sequence, query head r % group. Token t
+/// of the `rows` at hand sees the first length - (rows - 1 - t) entries.
+///
+///   l_gi = scale <q_g, k_i>,  a_gi = softmax_i(l_gi + alpha ln w_i),  o_g = sum_i a_gi v_i
+template <class KeyCodec, class ValueCodec, class T>
+struct AttentionArgs {
+  DeviceHeads<KeyCodec, ValueCodec> heads;
+  TokenView<const T> q;  ///< tokens of all sequences of the launch, `rows` each
+  TokenView<T> out;
+  float* lse = nullptr;  ///< [tokens, num_q_heads] or null
+  Index first_sequence = 0;
+  Index rows = 0;       ///< tokens of a sequence
+  Index first_row = 0;  ///< those before it are not for this launch
+  Index num_rows = 0;   ///< tokens of a sequence for this launch
+  float alpha = 0.0f;
+  int splits = 1;
+  int least_tiles = 1;  ///< of a split
+  Index tile = 0;       ///< entries of a tile, for those who join the splits
+  /// Logits for the policy, or null; with the weights' bias or without. Row r of the launch is row
+  /// r of the scratch.
+  bool write_logits = false, biased = false;
+  DeviceScratch scratch;
+  /// Partial states of splits, where there are several: [heads, num_rows * group, splits(, dim)].
+  float *part_out = nullptr, *part_max = nullptr, *part_sum = nullptr;
+};
+
+/// Which tiles of a head a split has: equal shares, but no less than `least` tiles. Also says how
+/// many splits have any, which is what joins them must know.
+struct SplitPlan {
+  Index tiles, per_split;
+  TERSEKV_HD SplitPlan(Index entries, Index tile, int splits, int least) {
+    tiles = (entries + tile - 1) / tile;
+    per_split = (tiles + splits - 1) / splits;
+    if (per_split < least) per_split = least;
+  }
+  TERSEKV_HD Index first(int split) const {
+    const Index at = split * per_split;
+    return at < tiles ? at : tiles;
+  }
+  TERSEKV_HD int used() const { return static_cast<int>((tiles + per_split - 1) / per_split); }
+};
+
+/// Two neighbours in one load.
+template <class E>
+struct alignas(2 * sizeof(E)) Pair {
+  E first, second;
+};
+template <class E>
+TERSEKV_HD Pair<E> load_pair(const E* at) {
+  return *reinterpret_cast<const Pair<E>*>(at);
+}
+
+/// No logit is lower, and differences of two such still fit a float.
+inline constexpr float kLowest = -1.5e38f;
+
+/// Entries of a tile: as many as a slab of shared memory takes, of keys or of values.
+template <class KeyCodec, class ValueCodec, int Dim>
+inline constexpr int kTile = Dim* static_cast<int>(sizeof(KeyCodec) > sizeof(ValueCodec)
+                                                       ? sizeof(KeyCodec)
+                                                       : sizeof(ValueCodec)) > 512
+                                 ? 32
+                                 : 64;
+
+/// A ring of slabs in shared memory through which tiles of keys and values stream in turns: slab 2t
+/// holds the keys of tile t, [Dim, Tile], slab 2t + 1 its values, [Tile, Dim]. Rows are cut into
+/// chunks of 16 bytes; with Swizzle, chunk c of row r lies at c ^ (r & mask), so that eight rows'
+/// chunks of one column, which `load_transposed` reads, lie in different banks.
+template <class KeyCodec, class ValueCodec, int Dim, bool Swizzle>
+struct TileRing {
+  static constexpr int kEntries = kTile<KeyCodec, ValueCodec, Dim>;
+  static constexpr int kStages = 4;
+  static constexpr int kKeyChunks = kEntries * static_cast<int>(sizeof(KeyCodec)) / 16;  // of a row
+  static constexpr int kValueChunks = Dim * static_cast<int>(sizeof(ValueCodec)) / 16;
+  static constexpr int kSlabBytes =
+      16 * (Dim * kKeyChunks > kEntries * kValueChunks ? Dim * kKeyChunks
+                                                       : kEntries * kValueChunks);
+  static constexpr int kBytes = kStages * kSlabBytes;
+  static_assert(Dim * sizeof(ValueCodec) % 16 == 0, "rows of values are whole chunks");
+
+  /// Of chunks per row: those that may trade places.
+  TERSEKV_HD static constexpr int mask(int chunks) {
+    return !Swizzle            ? 0
+           : chunks % 8 == 0   ? 7
+           : chunks % 4 == 0   ? 3
+           : chunks % 2 == 0   ? 1
+                               : 0;
+  }
+  /// Byte of chunk c of row r of a slab of keys, or values.
+  TERSEKV_HD static int key_at(int r, int c) {
+    return 16 * (r * kKeyChunks + (c ^ (r & mask(kKeyChunks))));
+  }
+  TERSEKV_HD static int value_at(int r, int c) {
+    return 16 * (r * kValueChunks + (c ^ (r & mask(kValueChunks))));
+  }
+
+  std::byte* memory;
+  TERSEKV_HD std::byte* slab(Index index) const {
+    return memory + static_cast<int>(index % kStages) * kSlabBytes;
+  }
+
+  /// Starts the copies of one slab, for tile `first_tile + index / 2`. All threads.
+  template <class Context>
+  TERSEKV_HD void load(const Context& context, const PageLayout& layout,
+                       std::byte* const* pages, Index first_tile, Index index) const {
+    const Index entry = (first_tile + index / 2) * kEntries;
+    const Index in_page = entry & (layout.page_size - 1);
+    const std::byte* page = pages[entry >> layout.shift];
+    std::byte* to = slab(index);
+    if (index % 2 == 0) {
+      const std::byte* keys = page + in_page * static_cast<Index>(sizeof(KeyCodec));
+      const Index row_bytes = layout.page_size * static_cast<Index>(sizeof(KeyCodec));
+      for (int i = context.thread(); i < Dim * kKeyChunks; i += context.threads()) {
+        const int r = i / kKeyChunks, c = i % kKeyChunks;
+        context.copy16(to + key_at(r, c), keys + r * row_bytes + 16 * c);
+      }
+    } else {
+      const std::byte* values = page + layout.values_at +
+                                in_page * Dim * static_cast<Index>(sizeof(ValueCodec));
+      for (int i = context.thread(); i < kEntries * kValueChunks; i += context.threads()) {
+        const int r = i / kValueChunks, c = i % kValueChunks;
+        context.copy16(to + value_at(r, c), values + 16 * i);
+      }
+    }
+  }
+};
+
+/// One block's part of the work: which head, rows and tiles.
+template <class Args>
+struct AttentionWork {
+  Index head;           ///< of the launch
+  Index head_of_cache;  ///< its number in the store
+  Index kv_head, sequence_of_launch;
+  Index group, first_row, count;  ///< query rows [first_row, first_row + count)
+  Index length;
+  Index first_tile, tiles;  ///< of this split
+
+  /// `tile_rows` query rows and `tile` entries at a time.
+  template <class Context>
+  TERSEKV_HD AttentionWork(const Context& context, const Args& args, int tile_rows, int tile) {
+    const Grid block = context.block();
+    head = block.y;
+    kv_head = head % args.heads.num_kv_heads;
+    sequence_of_launch = head / args.heads.num_kv_heads;
+    head_of_cache = args.first_sequence * args.heads.num_kv_heads + head;
+    group = args.heads.shape.group_size;
+    first_row = Index{block.z} * tile_rows;
+    const Index left = args.num_rows * group - first_row;
+    count = left < tile_rows ? left : tile_rows;
+    length = args.heads.states[head_of_cache].length;
+    // What the last row of the tile, which sees the most, does not see is not read. Splits must be
+    // the same for all rows, for whoever joins them.
+    const Index entries = args.splits > 1 ? length : visible(args, count - 1);
+    const SplitPlan plan(entries, tile, args.splits, args.least_tiles);
+    first_tile = plan.first(block.x);
+    tiles = plan.first(block.x + 1) - first_tile;
+  }
+  /// Token of query row r of the tile, among the sequence's `rows`.
+  TERSEKV_HD Index token(const Args& args, Index r) const {
+    return args.first_row + (first_row + r) / group;
+  }
+  TERSEKV_HD Index q_head(Index r) const { return kv_head * group + (first_row + r) % group; }
+  /// Entries that row r of the tile sees.
+  TERSEKV_HD Index visible(const Args& args, Index r) const {
+    const Index seen = length - (args.rows - 1 - token(args, r));
+    return seen > 0 ? seen : 0;
+  }
+  TERSEKV_HD Index row_of_launch(Index r) const { return first_row + r; }
+  /// Row of the views q and out.
+  TERSEKV_HD Index view_row(const Args& args, Index r) const {
+    return sequence_of_launch * args.rows + token(args, r);
+  }
+  TERSEKV_HD float* logits(const Args& args, Index r) const {
+    const Index row = row_of_launch(r);
+    return args.scratch.logits_of(head, row / group) + row % group * args.scratch.stride;
+  }
+  /// Index of the state of row r of this block's split among the partial ones.
+  TERSEKV_HD Index part(const Args& args, Index r, int split) const {
+    return (head * args.num_rows * group + row_of_launch(r)) * args.splits + split;
+  }
+
+  /// Element j of row r, with the row's normaliser at hand: into `out`, or to the partial states.
+  TERSEKV_HD void write(const Args& args, Index r, Index j, int split, float sum,
+                        float total) const {
+    if (args.splits > 1) {
+      args.part_out[part(args, r, split) * args.heads.layout.head_dim + j] = total;
+    } else {
+      using T = std::remove_const_t<std::remove_reference_t<decltype(args.out(0, 0, 0))>>;
+      args.out(view_row(args, r), q_head(r), j) = from_float<T>(sum > 0.0f ? total / sum : 0.0f);
+    }
+  }
+  TERSEKV_HD void write_normaliser(const Args& args, Index r, int split, float max,
+                                   float sum) const {
+    if (args.splits > 1) {
+      args.part_max[part(args, r, split)] = max;
+      args.part_sum[part(args, r, split)] = sum;
+      return;
+    }
+    const float lse = max + std::log(sum > 0.0f ? sum : 1.0f);
+    const Index row = row_of_launch(r);
+    if (args.lse != nullptr) args.lse[view_row(args, r) * args.out.heads + q_head(r)] = lse;
+    if (args.write_logits) args.scratch.lse_of(head, row / group)[row % group] = lse;
+  }
+};
+
+}  // namespace tersekv::cuda

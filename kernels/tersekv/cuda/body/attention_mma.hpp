@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "tersekv/cuda/body/attention_args.hpp"
+
+namespace tersekv::cuda {
+
+/// The same as AttentionBody on the tensor cores: 16 query rows, of the keys' own 16-bit type, at
+/// entries in 16-bit storage. Every warp has a share of each tile's entries and a running softmax
+/// of its own, so a tile costs one barrier a slab; the warps' states are joined at the end, in
+/// order. Probabilities are rounded to the values' type before the second product, as is usual.
+///
+/// Registers follow PTX's mma.m16n8k16: with w = lane / 4 and c = lane % 4, a lane holds rows w and
+/// w + 8, columns 2c and 2c + 1 of each 8 columns of a product.
+template <class KeyCodec, class ValueCodec, int Dim, int Warps>
+struct AttentionMmaBody {
+  static_assert(sizeof(KeyCodec) == 2 && sizeof(ValueCodec) == 2 && Dim % 16 == 0);
+  using Args = AttentionArgs<KeyCodec, ValueCodec, KeyCodec>;
+  using Ring = TileRing<KeyCodec, ValueCodec, Dim, true>;
+  static constexpr int kThreads = Warps * kWarp;
+  static constexpr int kTileEntries = Ring::kEntries;
+  static constexpr int kTileRows = 16;
+
+  static constexpr int kSteps = Dim / 16;                     // of 16 dimensions
+  static constexpr int kQueryBytes = kSteps * kWarp * 16;     // fragments
+  static constexpr int kJoin = Warps * kTileRows * Dim;       // floats
+  static constexpr int kRingBytes =
+      Ring::kBytes > 4 * kJoin ? Ring::kBytes : (4 * kJoin + 127) / 128 * 128;
+  static constexpr std::size_t kSharedBytes = static_cast<std::size_t>(kRingBytes) + kQueryBytes +
+                                              std::size_t{2 * 4 * Warps * kTileRows};
+
+  template <class Context>
+  static TERSEKV_HD void run(const Context& context, const Args& args) {
+    const AttentionWork<Args> work(context, args, kTileRows, kTileEntries);
+    if (work.tiles <= 0 && context.block().x > 0) return;
+    AttentionMmaBody body(context, args, work);
+    load_queries(context, args, work);
+    std::byte* const* pages = args.heads.table(work.head_of_cache);
+    const Ring ring{context.shared()};
+    const Index slabs = 2 * work.tiles;
+    for (int s = 0; s < Ring::kStages - 1; ++s) {
+      if (s < slabs) ring.load(context, args.heads.layout, pages, work.first_tile, s);
+      context.commit();
+    }
+    for (Index slab = 0; slab < slabs; ++slab) {
+      const Index first = (work.first_tile + slab / 2) * kTileEntries;
+      if (slab % 2 == 0) body.load_bias(context, args, work, first);
+      context.template wait<Ring::kStages - 2>();
+      context.barrier();  // this slab is there, and all are done with the one before
+      const Index ahead = slab + Ring::kStages - 1;
+      if (ahead < slabs) ring.load(context, args.heads.layout, pages, work.first_tile, ahead);
+      context.commit();
+      if (slab % 2 == 0) {
+        body.logits(context, ring.slab(slab));
+        body.softmax(context, args, first);
+      } else {
+        body.values(context, ring.slab(slab));
+      }
+    }
+    context.template wait<0>();
+    context.barrier();
+    body.finish(context, args, work);
+  }
+
+ private:
+  static constexpr int kMine = kTileEntries / Warps;  // entries of a warp
+  static constexpr int kGroups = kMine / 8;           // of eight entries, one product each
+  static constexpr int kColumns = Dim / 8;            // of eight dimensions
+  static_assert(kMine % 16 == 0);
+
+  struct alignas(16) Fragment {
+    std::uint32_t word[4];
+  };
+  TERSEKV_HD static Fragment* queries(std::byte* shared) {
+    return reinterpret_cast<Fragment*>(shared + kRingBytes);
+  }
+
+  /// The rows in the registers' order, the same for all warps; rows that are not there are zero.
+  template <class Context>
+  static TERSEKV_HD void load_queries(const Context& context, const Args& args,
+                                      const AttentionWork<Args>& work) {
+    for (int i = context.thread(); i < kSteps * kWarp; i += context.threads()) {
+      const int step = i / kWarp, lane = i % kWarp;
+      Fragment fragment;
+      for (int part = 0; part < 4; ++part) {
+        const int r = lane / 4 + part % 2 * 8, j = step * 16 + lane % 4 * 2 + part / 2 * 8;
+        std::uint32_t word = 0;
+        if (r < work.count) {
+          const Index row = work.view_row(args, r), head = work.q_head(r);
+          word = args.q(row, head, j).bits |
+                 static_cast<std::uint32_t>(args.q(row, head, j + 1).bits) << 16;
+        }
+        fragment.word[part] = word;
+      }
+      queries(context.shared())[i] = fragment;
+    }
+  }
+
+  /// alpha ln w of this lane's columns of a tile: asked for before the wait for the tile's keys.
+  template <class Context>
+  TERSEKV_HD void load_bias(const Context& context, const Args& args,
+                            const AttentionWork<Args>& work, Index first) {
+    if (args.alpha == 0.0f) return;
+    const PageLayout& layout = args.heads.layout;
+    const std::byte* page = args.heads.table(work.head_of_cache)[first >> layout.shift];
+    const auto* weights = reinterpret_cast<const float*>(page + layout.weights_at) +
+                          (first & (layout.page_size - 1));
+    for (int g = 0; g < kGroups; ++g) {
+      for (int i = 0; i < 2; ++i) {
+        const int e = column(context, g) + i;
+        // A slot that was never written has any weight.
+        bias_[g][i] = first + e < work.length
+                          ? args.alpha * tersekv::detail::log_of(weights[e])
+                          : 0.0f;
+      }
+    }
+  }
+
+  /// Entry of the tile that belongs to this lane's first column of group g.
+  template <class Context>
+  TERSEKV_HD static int column(const Context& context, int g) {
+    return context.warp() * kMine + g * 8 + context.lane() % 4 * 2;
+  }
+
+  template <class Context>
+  TERSEKV_HD void logits(const Context& context, const std::byte* slab) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      for (int i = 0; i < 4; ++i) logit_[g][i] = 0.0f;
+    }
+    const int lane = context.lane();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const Fragment fragment = queries(context.shared())[step * kWarp + lane];
+      const std::uint32_t a[4] = {fragment.word[0], fragment.word[1], fragment.word[2],
+                                  fragment.word[3]};
+#pragma unroll
+      for (int g = 0; g < kGroups; g += 2) {
+        std::uint32_t b[4];
+        const int row = step * 16 + lane % 16;
+        const int chunk = (context.warp() * kMine + g * 8) / 8 + lane / 16;
+        context.load_transposed(b, slab + Ring::key_at(row, chunk));
+        const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+        context.template mma<KeyCodec>(logit_[g], a, low);
+        context.template mma<KeyCodec>(logit_[g + 1], a, high);
+      }
+    }
+  }
+
+  /// This warp's running softmax over its entries of the tile; leaves the weights as the next
+  /// product's left side.
+  template <class Context>
+  TERSEKV_HD void softmax(const Context& context, const Args& args, Index first) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Index visible = visible_[half];
+      float* out = rows_[half];
+      float highest = kLowest;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const Index slot = first + column(context, g) + i;
+          float& logit = logit_[g][2 * half + i];
+          logit *= args.heads.shape.scale;
+          const float raw = logit;
+          if (args.alpha != 0.0f) logit += bias_[g][i];
+          if (slot >= visible) continue;
+          if (out != nullptr) out[slot] = args.biased ? logit : raw;
+          highest = highest > logit ? highest : logit;
+        }
+      }
+      for (int mask = 1; mask <= 2; mask *= 2) {  // the four lanes of a row
+        const float other = context.shuffle_xor(highest, mask);
+        highest = highest > other ? highest : other;
+      }
+      const float max = highest > max_[half] ? highest : max_[half];
+      const float factor = context.exp(max_[half] - max);
+      float sum = 0;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        float weight[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const Index slot = first + column(context, g) + i;
+          weight[i] = slot < visible ? context.exp(logit_[g][2 * half + i] - max) : 0.0f;
+          sum += weight[i];
+        }
+        weights_[g][half] = context.template pack<ValueCodec>(weight[0], weight[1]);
+      }
+      for (int mask = 1; mask <= 2; mask *= 2) sum += context.shuffle_xor(sum, mask);
+      sum_[half] = sum_[half] * factor + sum;
+      max_[half] = max;
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        out_[n][2 * half] *= factor;
+        out_[n][2 * half + 1] *= factor;
+      }
+    }
+  }
+
+  template <class Context>
+  TERSEKV_HD void values(const Context& context, const std::byte* slab) {
+    const int lane = context.lane();
+#pragma unroll
+    for (int g = 0; g < kGroups; g += 2) {
+      const std::uint32_t a[4] = {weights_[g][0], weights_[g][1], weights_[g + 1][0],
+                                  weights_[g + 1][1]};
+#pragma unroll
+      for (int n = 0; n < kColumns; n += 2) {
+        std::uint32_t b[4];
+        const int row = context.warp() * kMine + g * 8 + lane % 16;
+        context.load_transposed(b, slab + Ring::value_at(row, n + lane / 16));
+        const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+        context.template mma<ValueCodec>(out_[n], a, low);
+        context.template mma<ValueCodec>(out_[n + 1], a, high);
+      }
+    }
+  }
+
+  template <class Context>
+  TERSEKV_HD void finish(const Context& context, const Args& args,
+                         const AttentionWork<Args>& work) {
+    auto* join = reinterpret_cast<float*>(context.shared());  // over the ring, which has run dry
+    auto* max = reinterpret_cast<float*>(context.shared() + kRingBytes + kQueryBytes);
+    float* sum = max + Warps * kTileRows;
+    const int lane = context.lane(), warp = context.warp(), split = context.block().x;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = lane / 4 + 8 * half;
+      if (lane % 4 == 0) {
+        max[warp * kTileRows + r] = max_[half];
+        sum[warp * kTileRows + r] = sum_[half];
+      }
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        float* row = join + (warp * kTileRows + r) * Dim + n * 8 + lane % 4 * 2;
+        row[0] = out_[n][2 * half];
+        row[1] = out_[n][2 * half + 1];
+      }
+    }
+    context.barrier();
+    for (int i = context.thread(); i < work.count * Dim; i += context.threads()) {
+      const int r = i / Dim, j = i % Dim;
+      float highest = kLowest;
+#pragma unroll
+      for (int w = 0; w < Warps; ++w) {
+        const float other = max[w * kTileRows + r];
+        highest = highest > other ? highest : other;
+      }
+      float total = 0, normaliser = 0;
+#pragma unroll
+      for (int w = 0; w < Warps; ++w) {
+        const float factor = context.exp(max[w * kTileRows + r] - highest);
+        normaliser += factor * sum[w * kTileRows + r];
+        total += factor * join[(w * kTileRows + r) * Dim + j];
+      }
+      work.write(args, r, j, split, normaliser, total);
+      if (j == 0) work.write_normaliser(args, r, split, highest, normaliser);
+    }
+  }
+
+  template <class Context>
+  TERSEKV_HD AttentionMmaBody(const Context& context, const Args& args,
+                              const AttentionWork<Args>& work) {
+    for (int half = 0; half < 2; ++half) {
+      const int r = context.lane() / 4 + 8 * half;
+      visible_[half] = r < work.count ? work.visible(args, r) : 0;
+      rows_[half] = args.write_logits && r < work.count ? work.logits(args, r) : nullptr;
+      max_[half] = kLowest;
+      sum_[half] = 0.0f;
+    }
+    for (int n = 0; n < kColumns; ++n) {
+      for (int i = 0; i < 4; ++i) out_[n][i] = 0.0f;
+    }
+    for (int g = 0; g < kGroups; ++g) bias_[g][0] = bias_[g][1] = 0.0f;
+  }
+
+  // Of rows w and w + 8.
+  Index visible_[2];
+  float* rows_[2];
+  float max_[2], sum_[2];
+  float logit_[kGroups][4], bias_[kGroups][2];
+  std::uint32_t weights_[kGroups][2];
+  float out_[kColumns][4];
+};
+
+}  // namespace tersekv::cuda

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tersekv/config.hpp"
+#include "tersekv/cuda/body/context.hpp"
+#include "tersekv/head.hpp"
+
+namespace tersekv::cuda {
+
+/// Entries that attention reads at a time; a page of a cache on a device holds a multiple.
+inline constexpr Index kLeastPageSize = 64;
+
+/// A pool's idle pages, on the device: `list[0, count)`. Within one kernel pages are either taken or
+/// given, never both, so two counters without order do.
+struct FreePages {
+  std::byte** list = nullptr;
+  std::int32_t* count = nullptr;
+  std::int32_t* failed = nullptr;  ///< heads that found no page; the host reads it when it may
+
+  /// All of `wanted` pages or none; false where there are not enough. By one thread.
+  template <class Context>
+  TERSEKV_HD bool take(const Context& context, std::int32_t wanted, std::byte** to) const {
+    const std::int32_t first = context.fetch_add(count, -wanted) - wanted;
+    if (first < 0) {
+      context.fetch_add(count, wanted);
+      return false;
+    }
+    for (std::int32_t i = 0; i < wanted; ++i) to[i] = list[first + i];
+    return true;
+  }
+  template <class Context>
+  TERSEKV_HD void give(const Context& context, std::int32_t pages, std::byte** from) const {
+    const std::int32_t first = context.fetch_add(count, pages);
+    for (std::int32_t i = 0; i < pages; ++i) list[first + i] = from[i];
+  }
+};
+
+/// The heads of a cache in device memory. Head = sequence * num_kv_heads + kv_head.
+template <class KeyCodec, class ValueCodec>
+struct DeviceHeads {
+  using Key = KeyCodec;
+  using Value = ValueCodec;
+
+  PageLayout layout;
+  Shape shape;
+  Index num_kv_heads = 0;
+  Index most_pages = 0;          ///< of a head
+  std::byte** tables = nullptr;  ///< [heads, most_pages]
+  HeadState* states = nullptr;   ///< [heads]
+  float* registers = nullptr;    ///< [heads, layout.registers]
+  FreePages free_pages;
+
+  TERSEKV_HD std::byte** table(Index head) const { return tables + head * most_pages; }
+  TERSEKV_HD Index pages_for(Index entries) const {
+    return (entries + layout.page_size - 1) >> layout.shift;
+  }
+  /// For a policy's bodies. The layout and the shape must outlive it: they are the kernel's.
+  TERSEKV_HD Head<KeyCodec, ValueCodec> head(Index head, const Scratch& scratch) const {
+    return {table(head),
+            &layout,
+            states + head,
+            &shape,
+            registers + head * layout.registers,
+            scratch};
+  }
+};
+
+/// Rows that kernels of one cache work with. A launch gives every head of its sequences a row of
+/// each; `stride` entries, whole pages.
+struct DeviceScratch {
+  Index stride = 0;
+  float* floats = nullptr;        ///< [heads, stride]
+  float* vectors = nullptr;       ///< [heads, head_dim]
+  std::int32_t* slots = nullptr;  ///< [heads, Scratch::kSlotLists * stride]
+  float* attention = nullptr;     ///< [heads, stride]
+  float* logits = nullptr;        ///< [heads, rows, group, stride]
+  float* queries = nullptr;       ///< [heads, group, head_dim]
+  float* lse = nullptr;           ///< [heads, rows, group]
+  std::byte* exchange = nullptr;  ///< [heads, kMostTeamBlocks, kExchangeBytes]
+  Index head_dim = 0, group = 0, rows = 0;
+
+  static constexpr int kMostTeamBlocks = 8;
+  static constexpr int kExchangeBytes = 64;
+
+  TERSEKV_HD Scratch of(Index head) const {
+    return {floats + head * stride, vectors + head * head_dim,
+            slots + head * Scratch::kSlotLists * stride};
+  }
+  TERSEKV_HD float* attention_of(Index head) const { return attention + head * stride; }
+  TERSEKV_HD float* logits_of(Index head, Index row) const {
+    return logits + (head * rows + row) * group * stride;
+  }
+  TERSEKV_HD float* lse_of(Index head, Index row) const {
+    return lse + (head * rows + row) * group;
+  }
+  TERSEKV_HD float* query_of(Index head) const { return queries + head * group * head_dim; }
+  TERSEKV_HD std::byte* exchange_of(Index head) const {
+    return exchange + head * kMostTeamBlocks * kExchangeBytes;
+  }
+};
+
+}  // namespace tersekv::cuda

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "tersekv/config.hpp"
+#include "tersekv/cuda/body/context.hpp"
+#include "tersekv/cuda/body/heads.hpp"
+
+namespace tersekv::cuda {
+
+/// The team of a device: the threads of a block, or of a few blocks that work on one long head. The
+/// operations and their rules are those of `tersekv::SerialTeam`; every one begins and ends with a
+/// barrier. `exchange` is global memory, kMostTeamBlocks * kExchangeBytes, for what blocks tell
+/// each other.
+template <class Context>
+class BlockTeam {
+ public:
+  TERSEKV_HD BlockTeam(const Context& context, std::byte* exchange)
+      : context_(context), exchange_(exchange) {}
+
+  /// This thread of the team, and how many there are.
+  TERSEKV_HD Index lane() const {
+    return Index{context_.team_rank()} * context_.threads() + context_.thread();
+  }
+  TERSEKV_HD Index lanes() const { return Index{context_.team_blocks()} * context_.threads(); }
+  TERSEKV_HD void barrier() const {
+    context_.team_blocks() == 1 ? context_.barrier() : context_.team_barrier();
+  }
+
+  template <class F>
+  TERSEKV_HD void for_each(Index n, F&& f) const {
+    barrier();
+    for (Index i = lane(); i < n; i += lanes()) f(i);
+    barrier();
+  }
+  template <class Head, class F>
+  TERSEKV_HD void for_each_entry(const Head& head, Index n, F&& f) const {
+    barrier();
+    const Index page = head.page_size();
+    for (Index i = lane(); i < n; i += lanes()) {
+      PageSlot slot = head.page_slot(i / page);
+      slot.in_page = i % page;
+      f(slot);
+    }
+    barrier();
+  }
+  template <class F>
+  TERSEKV_HD void once(F&& f) const {
+    barrier();
+    if (lane() == 0) f();
+    barrier();
+  }
+
+  template <class Head, class Eligible, class Key, class Position>
+  TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key,
+                          Position&& position) const {
+    barrier();
+    Best mine;
+    const Index page = head.page_size();
+    for (Index i = lane(); i < n; i += lanes()) {
+      PageSlot slot = head.page_slot(i / page);
+      slot.in_page = i % page;
+      if (eligible(slot)) mine = Better()(mine, Best{i, position(slot), key(slot)});
+    }
+    return team_reduce(mine, Better()).slot;
+  }
+  template <class Head, class Eligible, class Key>
+  TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
+    return argmin(head, n, eligible, key, [&](auto slot) { return head.position(slot); });
+  }
+  template <class Head, class Eligible, class Key, class... Position>
+  TERSEKV_HD Index argmax(const Head& head, Index n, Eligible&& eligible, Key&& key,
+                          Position&&... position) const {
+    return argmin(
+        head, n, eligible, [&](auto slot) { return -key(slot); }, position...);
+  }
+
+  template <class Head, class Eligible, class Key>
+  TERSEKV_HD void smallest(Index k, const Head& head, Index n, Eligible&& eligible, Key&& key,
+                           std::int32_t* out) const {
+    if (k == 1) {
+      const Index best = argmin(head, n, eligible, key);
+      once([&] { out[0] = static_cast<std::int32_t>(best); });
+      return;
+    }
+    const Index found = collect(head, n, eligible, out);
+    sort(out, found, [&](std::int32_t a, std::int32_t b) {
+      const float key_a = key(Index{a}), key_b = key(Index{b});
+      return key_a < key_b || (key_a == key_b && head.position(Index{a}) < head.position(Index{b}));
+    });
+  }
+
+  template <class Head, class Wanted>
+  TERSEKV_HD Index collect(const Head&, Index n, Wanted&& wanted, std::int32_t* out) const {
+    barrier();
+    // A run of slots for every thread, so that one prefix sum orders all.
+    const Index run = (n + lanes() - 1) / lanes();
+    const Index first = lane() * run < n ? lane() * run : n;
+    const Index last = first + run < n ? first + run : n;
+    int mine = 0;
+    for (Index i = first; i < last; ++i) mine += wanted(i) ? 1 : 0;
+    int total = 0;
+    Index to = team_exclusive_sum(mine, total);
+    for (Index i = first; i < last; ++i) {
+      if (wanted(i)) out[to++] = static_cast<std::int32_t>(i);
+    }
+    barrier();
+    return total;
+  }
+
+  /// Batcher's odd-even merge sort, in place: every comparator points upwards, so any n will do.
+  /// O(n log^2 n) over the team's threads.
+  template <class Less>
+  TERSEKV_HD void sort(std::int32_t* items, Index n, Less&& less) const {
+    barrier();
+    for (Index p = 1; p < n; p *= 2) {
+      for (Index k = p; k >= 1; k /= 2) {
+        for (Index i = lane(); i + k < n; i += lanes()) {
+          if (i < k % p || (i - k % p) / k % 2 != 0 || i / (2 * p) != (i + k) / (2 * p)) continue;
+          const std::int32_t a = items[i], b = items[i + k];
+          if (less(b, a)) {
+            items[i] = b;
+            items[i + k] = a;
+          }
+        }
+        barrier();
+      }
+    }
+  }
+
+  template <class Head>
+  TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
+    for_each(n, [&](Index i) { out[i] = product(head, i, vector); });
+  }
+  template <class Head>
+  TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
+    once([&] { out[slot] = product(head, slot, vector); });
+    const float result = out[slot];
+    barrier();
+    return result;
+  }
+
+ private:
+  struct Best {
+    Index slot = -1;
+    Index position = 0;
+    float key = 0;
+  };
+  /// The lower key, then the lower position, then the lower slot.
+  struct Better {
+    TERSEKV_HD Best operator()(const Best& a, const Best& b) const {
+      if (a.slot < 0 || b.slot < 0) return a.slot < 0 ? b : a;
+      if (a.key != b.key) return a.key < b.key ? a : b;
+      if (a.position != b.position) return a.position < b.position ? a : b;
+      return a.slot < b.slot ? a : b;
+    }
+  };
+
+  /// In runs of kKeyRun, as on the CPU.
+  template <class Head>
+  TERSEKV_HD static float product(const Head& head, Index slot, const float* vector) {
+    constexpr Index run = 32;
+    const Index page = head.page_size(), dim = head.head_dim();
+    const auto* key = head.key_page(slot / page) + slot % page;
+    float total = 0;
+    for (Index start = 0; start < dim; start += run) {
+      const Index end = start + run < dim ? start + run : dim;
+      float part = 0;
+      for (Index j = start; j < end; ++j) part += to_float(key[j * page]) * vector[j];
+      total += part;
+    }
+    return total;
+  }
+
+  template <class T>
+  TERSEKV_HD void tell(const T& x) const {
+    static_assert(sizeof(T) <= DeviceScratch::kExchangeBytes);
+    if (context_.thread() == 0) {
+      std::memcpy(exchange_ + context_.team_rank() * DeviceScratch::kExchangeBytes, &x, sizeof x);
+    }
+    context_.team_barrier();
+  }
+  template <class T>
+  TERSEKV_HD T told_by(int rank) const {
+    T x;
+    std::memcpy(&x, exchange_ + rank * DeviceScratch::kExchangeBytes, sizeof x);
+    return x;
+  }
+  template <class T, class Op>
+  TERSEKV_HD T team_reduce(const T& mine, Op op) const {
+    const T of_block = context_.reduce(mine, op);
+    if (context_.team_blocks() == 1) return of_block;
+    tell(of_block);
+    T total = told_by<T>(0);
+    for (int r = 1; r < context_.team_blocks(); ++r) total = op(total, told_by<T>(r));
+    context_.team_barrier();
+    return total;
+  }
+  TERSEKV_HD Index team_exclusive_sum(int mine, int& total) const {
+    const int before = context_.exclusive_sum(mine, total);
+    if (context_.team_blocks() == 1) return before;
+    tell(total);
+    int of_earlier = 0;
+    total = 0;
+    for (int r = 0; r < context_.team_blocks(); ++r) {
+      const int theirs = told_by<int>(r);
+      if (r < context_.team_rank()) of_earlier += theirs;
+      total += theirs;
+    }
+    context_.team_barrier();
+    return of_earlier + before;
+  }
+
+  const Context& context_;
+  std::byte* exchange_;
+};
+
+}  // namespace tersekv::cuda
