@@ -99,6 +99,10 @@ class HeadStore {
     shrink(head);
   }
 
+  /// Page `index` of the head, and its registers, for copies to and from elsewhere.
+  std::byte* page(Index head, Index index) { return tables_[at(head)][at(index)]; }
+  float* registers(Index head) { return registers_.data() + head * layout_.registers; }
+
   /// A reference to the head for the policy to work on.
   Head<KeyCodec, ValueCodec> head(Index head, const Shape& shape, const Scratch& scratch) {
     return {tables_[at(head)].data(),
@@ -168,6 +172,19 @@ class HeadStore {
   std::pmr::vector<HeadState> states_;
   std::pmr::vector<std::pmr::vector<std::byte*>> tables_;
   std::pmr::vector<float> registers_;
+};
+
+/// For those who move a whole cache elsewhere and back.
+struct CacheAccess {
+  template <class Cache>
+  static auto& store(Cache& cache) {
+    return cache.store_;
+  }
+  /// After the store was filled from outside: what a call after it relies on.
+  template <class Cache>
+  static void filled(Cache& cache) {
+    cache.make_scratch(cache.store_.longest(0, cache.store_.heads()));
+  }
 };
 
 }  // namespace tersekv::detail

@@ -255,6 +255,7 @@ class KVCache {
   PagePool& pool() const { return store_.pool(); }
 
  private:
+  friend struct detail::CacheAccess;
   using WorkerType = detail::HeadWorker<PolicyType, HeadType>;
 
   KVCache(const CacheConfig& config, PolicyType policy, PagePool* shared, Executor executor,

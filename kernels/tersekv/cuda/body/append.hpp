@@ -15,11 +15,11 @@ struct AppendBody {
   struct Args {
     DeviceHeads<KeyCodec, ValueCodec> heads;
     PolicyType policy;
-    TokenView<const T> k, v;  ///< tokens of all sequences of the launch, `rows` each
-    ScoreView token_scores;
+    TokenView<const T> k = {}, v = {};  ///< tokens of all sequences of the launch, `rows` each
+    ScoreView token_scores = {};
     Index first_sequence = 0, rows = 0;
     Index first_row = 0, num_rows = 0;  ///< of each sequence's rows, those to append now
-    DeviceScratch scratch;
+    DeviceScratch scratch = {};
   };
   static constexpr int kThreads = Threads;
   static constexpr std::size_t kSharedBytes = sizeof(int);

@@ -112,7 +112,7 @@ struct AttentionBody {
       for (int j = begin; j < end; ++j) {
         const auto key = load_pair(keys + j * kTileEntries + e);
         const float k0 = to_float(key.first), k1 = to_float(key.second);
-#pragma unroll
+        TERSEKV_UNROLL
         for (int r = 0; r < Rows; ++r) {
           const float q = shared.query[j * Rows + r];
           sums[r][0] += q * k0;
@@ -120,14 +120,14 @@ struct AttentionBody {
         }
       }
       float* parts = shared.parts + context.warp() * Rows * kTileEntries + e;
-#pragma unroll
+      TERSEKV_UNROLL
       for (int r = 0; r < Rows; ++r) {
         parts[r * kTileEntries] = sums[r][0];
         parts[r * kTileEntries + 1] = sums[r][1];
       }
     }
     context.barrier();
-#pragma unroll
+    TERSEKV_UNROLL
     for (int i = 0; i < kMyRows; ++i) {
       const int r = context.warp() + i * Warps;
       if (r < Rows) softmax(context, args, work, shared, first, r, i);
@@ -143,11 +143,11 @@ struct AttentionBody {
     const Index visible = visible_[i];
     float logit[mine];
     float highest = kLowest;
-#pragma unroll
+    TERSEKV_UNROLL
     for (int m = 0; m < mine; ++m) {
       const int e = context.lane() + m * kWarp;
       float total = 0;
-#pragma unroll
+      TERSEKV_UNROLL
       for (int w = 0; w < Warps; ++w) {
         total += shared.parts[(w * Rows + r) * kTileEntries + e];
       }
@@ -165,7 +165,7 @@ struct AttentionBody {
     }
     const float max = highest > max_[i] ? highest : max_[i];
     float sum = 0;
-#pragma unroll
+    TERSEKV_UNROLL
     for (int m = 0; m < mine; ++m) {
       const int e = context.lane() + m * kWarp;
       const float weight = first + e < visible ? context.exp(logit[m] - max) : 0.0f;
@@ -182,10 +182,10 @@ struct AttentionBody {
   template <class Context>
   TERSEKV_HD void values(const Context& context, const Shared& shared, const std::byte* slab) {
     const auto* values = reinterpret_cast<const ValueCodec*>(slab);
-#pragma unroll
+    TERSEKV_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const float factor = shared.factor[r];
-#pragma unroll
+      TERSEKV_UNROLL
       for (int t = 0; t < kTurns; ++t) {
         out_[r][t][0] *= factor;
         out_[r][t][1] *= factor;
@@ -194,17 +194,17 @@ struct AttentionBody {
     constexpr int entries = kTileEntries / Warps;
     for (int e = context.warp() * entries; e < (context.warp() + 1) * entries; ++e) {
       float value[kTurns][2];
-#pragma unroll
+      TERSEKV_UNROLL
       for (int t = 0; t < kTurns; ++t) {
         const int j = 2 * (context.lane() + t * kWarp);
         const auto pair = load_pair(values + e * Dim + (j < Dim ? j : 0));
         value[t][0] = to_float(pair.first);
         value[t][1] = to_float(pair.second);
       }
-#pragma unroll
+      TERSEKV_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const float weight = shared.weights[r * kTileEntries + e];
-#pragma unroll
+        TERSEKV_UNROLL
         for (int t = 0; t < kTurns; ++t) {
           out_[r][t][0] += weight * value[t][0];
           out_[r][t][1] += weight * value[t][1];
@@ -217,7 +217,7 @@ struct AttentionBody {
   TERSEKV_HD void finish(const Context& context, const Args& args, const AttentionWork<Args>& work,
                          const Shared& shared) {
     const int split = context.block().x;
-#pragma unroll
+    TERSEKV_UNROLL
     for (int i = 0; i < kMyRows; ++i) {
       const int r = context.warp() + i * Warps;
       if (r < work.count && context.lane() == 0) {
@@ -225,9 +225,9 @@ struct AttentionBody {
         work.write_normaliser(args, r, split, max_[i], sum_[i]);
       }
     }
-#pragma unroll
+    TERSEKV_UNROLL
     for (int r = 0; r < Rows; ++r) {
-#pragma unroll
+      TERSEKV_UNROLL
       for (int t = 0; t < kTurns; ++t) {
         const int j = 2 * (context.lane() + t * kWarp);
         if (j >= Dim) continue;
@@ -238,7 +238,7 @@ struct AttentionBody {
     context.barrier();
     for (int i = context.thread(); i < work.count * Dim; i += context.threads()) {
       float total = 0;
-#pragma unroll
+      TERSEKV_UNROLL
       for (int w = 0; w < Warps; ++w) total += shared.join[w * Rows * Dim + i];
       work.write(args, i / Dim, i % Dim, split, shared.sums[i / Dim], total);
     }

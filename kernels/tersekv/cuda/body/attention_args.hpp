@@ -13,18 +13,19 @@ namespace tersekv::cuda {
 
 /// What both attention bodies are given. The grid is (splits, heads, tiles of query rows): query
 /// row r of a head is token first_row + r / group of its sequence, query head r % group. Token t
-/// of the `rows` at hand sees the first length - (rows - 1 - t) entries.
+/// sees the first length - (end_row - 1 - t) entries.
 ///
 ///   l_gi = scale <q_g, k_i>,  a_gi = softmax_i(l_gi + alpha ln w_i),  o_g = sum_i a_gi v_i
 template <class KeyCodec, class ValueCodec, class T>
 struct AttentionArgs {
   DeviceHeads<KeyCodec, ValueCodec> heads;
   TokenView<const T> q;  ///< tokens of all sequences of the launch, `rows` each
-  TokenView<T> out;
+  TokenView<T> out;      ///< or null
   float* lse = nullptr;  ///< [tokens, num_q_heads] or null
   Index first_sequence = 0;
-  Index rows = 0;       ///< tokens of a sequence
-  Index first_row = 0;  ///< those before it are not for this launch
+  Index rows = 0;       ///< tokens of a sequence in the views
+  Index end_row = 0;    ///< tokens before this one have been appended
+  Index first_row = 0;  ///< of this launch
   Index num_rows = 0;   ///< tokens of a sequence for this launch
   float alpha = 0.0f;
   int splits = 1;
@@ -175,7 +176,7 @@ struct AttentionWork {
   TERSEKV_HD Index q_head(Index r) const { return kv_head * group + (first_row + r) % group; }
   /// Entries that row r of the tile sees.
   TERSEKV_HD Index visible(const Args& args, Index r) const {
-    const Index seen = length - (args.rows - 1 - token(args, r));
+    const Index seen = length - (args.end_row - 1 - token(args, r));
     return seen > 0 ? seen : 0;
   }
   TERSEKV_HD Index row_of_launch(Index r) const { return first_row + r; }
@@ -197,7 +198,7 @@ struct AttentionWork {
                         float total) const {
     if (args.splits > 1) {
       args.part_out[part(args, r, split) * args.heads.layout.head_dim + j] = total;
-    } else {
+    } else if (args.out.data != nullptr) {
       using T = std::remove_const_t<std::remove_reference_t<decltype(args.out(0, 0, 0))>>;
       args.out(view_row(args, r), q_head(r), j) = from_float<T>(sum > 0.0f ? total / sum : 0.0f);
     }
@@ -211,7 +212,7 @@ struct AttentionWork {
     }
     const float lse = max + std::log(sum > 0.0f ? sum : 1.0f);
     const Index row = row_of_launch(r);
-    if (args.lse != nullptr) args.lse[view_row(args, r) * args.out.heads + q_head(r)] = lse;
+    if (args.lse != nullptr) args.lse[view_row(args, r) * args.q.heads + q_head(r)] = lse;
     if (args.write_logits) args.scratch.lse_of(head, row / group)[row % group] = lse;
   }
 };

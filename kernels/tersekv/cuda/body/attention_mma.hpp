@@ -126,17 +126,17 @@ struct AttentionMmaBody {
 
   template <class Context>
   TERSEKV_HD void logits(const Context& context, const std::byte* slab) {
-#pragma unroll
+    TERSEKV_UNROLL
     for (int g = 0; g < kGroups; ++g) {
       for (int i = 0; i < 4; ++i) logit_[g][i] = 0.0f;
     }
     const int lane = context.lane();
-#pragma unroll
+    TERSEKV_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       const Fragment fragment = queries(context.shared())[step * kWarp + lane];
       const std::uint32_t a[4] = {fragment.word[0], fragment.word[1], fragment.word[2],
                                   fragment.word[3]};
-#pragma unroll
+      TERSEKV_UNROLL
       for (int g = 0; g < kGroups; g += 2) {
         std::uint32_t b[4];
         const int row = step * 16 + lane % 16;
@@ -153,14 +153,14 @@ struct AttentionMmaBody {
   /// product's left side.
   template <class Context>
   TERSEKV_HD void softmax(const Context& context, const Args& args, Index first) {
-#pragma unroll
+    TERSEKV_UNROLL
     for (int half = 0; half < 2; ++half) {
       const Index visible = visible_[half];
       float* out = rows_[half];
       float highest = kLowest;
-#pragma unroll
+      TERSEKV_UNROLL
       for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
+        TERSEKV_UNROLL
         for (int i = 0; i < 2; ++i) {
           const Index slot = first + column(context, g) + i;
           float& logit = logit_[g][2 * half + i];
@@ -179,10 +179,10 @@ struct AttentionMmaBody {
       const float max = highest > max_[half] ? highest : max_[half];
       const float factor = context.exp(max_[half] - max);
       float sum = 0;
-#pragma unroll
+      TERSEKV_UNROLL
       for (int g = 0; g < kGroups; ++g) {
         float weight[2];
-#pragma unroll
+        TERSEKV_UNROLL
         for (int i = 0; i < 2; ++i) {
           const Index slot = first + column(context, g) + i;
           weight[i] = slot < visible ? context.exp(logit_[g][2 * half + i] - max) : 0.0f;
@@ -193,7 +193,7 @@ struct AttentionMmaBody {
       for (int mask = 1; mask <= 2; mask *= 2) sum += context.shuffle_xor(sum, mask);
       sum_[half] = sum_[half] * factor + sum;
       max_[half] = max;
-#pragma unroll
+      TERSEKV_UNROLL
       for (int n = 0; n < kColumns; ++n) {
         out_[n][2 * half] *= factor;
         out_[n][2 * half + 1] *= factor;
@@ -204,11 +204,11 @@ struct AttentionMmaBody {
   template <class Context>
   TERSEKV_HD void values(const Context& context, const std::byte* slab) {
     const int lane = context.lane();
-#pragma unroll
+    TERSEKV_UNROLL
     for (int g = 0; g < kGroups; g += 2) {
       const std::uint32_t a[4] = {weights_[g][0], weights_[g][1], weights_[g + 1][0],
                                   weights_[g + 1][1]};
-#pragma unroll
+      TERSEKV_UNROLL
       for (int n = 0; n < kColumns; n += 2) {
         std::uint32_t b[4];
         const int row = context.warp() * kMine + g * 8 + lane % 16;
@@ -227,14 +227,14 @@ struct AttentionMmaBody {
     auto* max = reinterpret_cast<float*>(context.shared() + kRingBytes + kQueryBytes);
     float* sum = max + Warps * kTileRows;
     const int lane = context.lane(), warp = context.warp(), split = context.block().x;
-#pragma unroll
+    TERSEKV_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int r = lane / 4 + 8 * half;
       if (lane % 4 == 0) {
         max[warp * kTileRows + r] = max_[half];
         sum[warp * kTileRows + r] = sum_[half];
       }
-#pragma unroll
+      TERSEKV_UNROLL
       for (int n = 0; n < kColumns; ++n) {
         float* row = join + (warp * kTileRows + r) * Dim + n * 8 + lane % 4 * 2;
         row[0] = out_[n][2 * half];
@@ -245,13 +245,13 @@ struct AttentionMmaBody {
     for (int i = context.thread(); i < work.count * Dim; i += context.threads()) {
       const int r = i / Dim, j = i % Dim;
       float highest = kLowest;
-#pragma unroll
+      TERSEKV_UNROLL
       for (int w = 0; w < Warps; ++w) {
         const float other = max[w * kTileRows + r];
         highest = highest > other ? highest : other;
       }
       float total = 0, normaliser = 0;
-#pragma unroll
+      TERSEKV_UNROLL
       for (int w = 0; w < Warps; ++w) {
         const float factor = context.exp(max[w * kTileRows + r] - highest);
         normaliser += factor * sum[w * kTileRows + r];

@@ -20,6 +20,13 @@
 //     template <class Context> static TERSEKV_HD void run(const Context&, const Args&);
 //   };
 
+/// Before a loop over registers: unrolled on a device, so that arrays stay in registers.
+#if defined(__CUDA_ARCH__)
+#define TERSEKV_UNROLL _Pragma("unroll")
+#else
+#define TERSEKV_UNROLL
+#endif
+
 namespace tersekv::cuda {
 
 /// The warp of every device this library runs on.

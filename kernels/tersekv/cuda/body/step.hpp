@@ -15,15 +15,15 @@ namespace tersekv::cuda {
 template <class PolicyType, class KeyCodec, class ValueCodec, class T, int Threads>
 struct StepBody {
   struct Args {
-    AttentionArgs<KeyCodec, ValueCodec, T> attention;  ///< of the launch before
-    PolicyType policy;
+    AttentionArgs<KeyCodec, ValueCodec, T> attention = {};  ///< of the launch before
+    PolicyType policy = {};
     GroupReduce reduce = GroupReduce::sum;
     bool join = false;           ///< the states of splits
     bool observe = false;        ///< the rows of the launch, by the policy
     bool first_observed = true;  ///< the first of them is the first of its call
     bool compress = false;
-    AttentionRows<float> rows_out;       ///< attention per entry for the caller, or empty
-    AttentionRows<const float> rows_in;  ///< to observe instead of what was attended, or empty
+    AttentionRows<float> rows_out = {};       ///< attention per entry for the caller, or empty
+    AttentionRows<const float> rows_in = {};  ///< to observe instead of what was attended, or empty
   };
   static constexpr int kThreads = Threads;
   static constexpr std::size_t kSharedBytes = 0;
@@ -66,7 +66,7 @@ struct StepBody {
 
   template <class HeadType>
   static TERSEKV_HD Index visible(const Attention& attention, const HeadType& head, Index r) {
-    const Index seen = head.length() - (attention.rows - 1 - (attention.first_row + r));
+    const Index seen = head.length() - (attention.end_row - 1 - (attention.first_row + r));
     return seen > 0 ? seen : 0;
   }
 
@@ -100,11 +100,13 @@ struct StepBody {
       }
       const Index view_row = sequence * attention.rows + attention.first_row + row / group;
       const Index q_head = kv_head * group + row % group;
-      attention.out(view_row, q_head, j) = from_float<T>(sum > 0.0f ? total / sum : 0.0f);
+      if (attention.out.data != nullptr) {
+        attention.out(view_row, q_head, j) = from_float<T>(sum > 0.0f ? total / sum : 0.0f);
+      }
       if (j != 0) return;
       const float lse = max + std::log(sum > 0.0f ? sum : 1.0f);
       if (attention.lse != nullptr) {
-        attention.lse[view_row * attention.out.heads + q_head] = lse;
+        attention.lse[view_row * attention.q.heads + q_head] = lse;
       }
       if (attention.write_logits) {
         attention.scratch.lse_of(launch_head, row / group)[row % group] = lse;

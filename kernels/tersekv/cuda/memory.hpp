@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "tersekv/cuda/body/heads.hpp"
+#include "tersekv/cuda/errors.hpp"
+#include "tersekv/errors.hpp"
+
+namespace tersekv::cuda {
+
+/// A block of device memory.
+template <class Runtime, class T>
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(Index count)
+      : data_(count == 0 ? nullptr : static_cast<T*>(Runtime::allocate(bytes_of(count)))),
+        count_(count) {}
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  ~Buffer() {
+    if (data_ != nullptr) Runtime::deallocate(data_);
+  }
+
+  T* data() const { return data_; }
+  Index count() const { return count_; }
+  Index bytes() const { return count_ * static_cast<Index>(sizeof(T)); }
+  void zero(typename Runtime::Stream stream) {
+    if (data_ != nullptr) Runtime::zero(data_, bytes_of(count_), stream);
+  }
+  /// Asynchronous where the host's memory is pinned.
+  void copy_in(const std::vector<T>& from, typename Runtime::Stream stream) {
+    Runtime::copy_in(data_, from.data(), bytes_of(static_cast<Index>(from.size())), stream);
+  }
+
+ private:
+  static std::size_t bytes_of(Index count) { return static_cast<std::size_t>(count) * sizeof(T); }
+  T* data_ = nullptr;
+  Index count_ = 0;
+};
+
+/// Fixed-size pages in device memory, and on the device the list of idle ones: kernels take and give
+/// pages without the host. Caches that share a pool must need pages of the same size, and their
+/// calls must be ordered (one stream, or events).
+template <class Runtime>
+class BasicPagePool {
+ public:
+  /// `pages` pages, allocated when the first cache says how large they are.
+  explicit BasicPagePool(Index pages) : pages_(pages) {
+    detail::require(pages >= 1 && pages <= kMostTokens, "pages", "at least 1 and below 2^31", pages);
+  }
+  BasicPagePool(const BasicPagePool&) = delete;
+  BasicPagePool& operator=(const BasicPagePool&) = delete;
+  ~BasicPagePool() {
+    if (failed_ != nullptr) Runtime::deallocate_visible(failed_);
+  }
+
+  /// Fixes the size of a page, once, and allocates. Synchronises the first time. Throws
+  /// std::invalid_argument where the size differs from before, OutOfMemory.
+  void set_page_bytes(Index bytes, typename Runtime::Stream stream) {
+    if (page_bytes_ == bytes) return;
+    if (page_bytes_ != 0) {
+      detail::refuse("page of a shared pool (head_dim, codecs, page_size, statistics)",
+                     detail::text(page_bytes_, " bytes, as before"), detail::text(bytes));
+    }
+    Buffer<Runtime, std::byte> memory(pages_ * bytes);
+    Buffer<Runtime, std::byte*> list(pages_);
+    Buffer<Runtime, std::int32_t> count(1);
+    auto* failed = static_cast<std::int32_t*>(Runtime::allocate_visible(sizeof(std::int32_t)));
+    *failed = 0;
+    std::vector<std::byte*> idle;
+    for (Index p = pages_ - 1; p >= 0; --p) idle.push_back(memory.data() + p * bytes);
+    memory.zero(stream);  // attention reads whole tiles, past the last entry of a page
+    list.copy_in(idle, stream);
+    count.copy_in({static_cast<std::int32_t>(pages_)}, stream);
+    Runtime::synchronize(stream);
+    memory_ = std::move(memory);
+    list_ = std::move(list);
+    count_ = std::move(count);
+    failed_ = failed;
+    page_bytes_ = bytes;
+  }
+
+  FreePages free_pages() const { return {list_.data(), count_.data(), failed_}; }
+  Index pages() const { return pages_; }
+  Index page_bytes() const { return page_bytes_; }
+  /// Everything the pool holds, pages lent to caches included.
+  Index bytes() const { return memory_.bytes() + list_.bytes() + count_.bytes() + 4; }
+  /// Pages that no head has. Synchronises.
+  Index synchronize_idle_pages(typename Runtime::Stream stream = {}) const {
+    std::int32_t idle = 0;
+    Runtime::copy_out(&idle, count_.data(), sizeof idle, stream);
+    Runtime::synchronize(stream);
+    return idle;
+  }
+
+  /// Throws OutOfPages if some head has found none since the last time. Does not wait: what is
+  /// still under way is told later.
+  void check() const {
+    if (failed_ == nullptr || *static_cast<volatile std::int32_t*>(failed_) == 0) return;
+    const std::int32_t heads = *failed_;
+    *failed_ = 0;
+    throw OutOfPages(heads);
+  }
+
+ private:
+  Index pages_, page_bytes_ = 0;
+  Buffer<Runtime, std::byte> memory_;
+  Buffer<Runtime, std::byte*> list_;
+  Buffer<Runtime, std::int32_t> count_;
+  std::int32_t* failed_ = nullptr;  // memory of the host that kernels can write
+};
+
+/// What a launch works with beside the cache itself. Layers that run one after the other on one
+/// stream share one.
+template <class Runtime>
+class BasicWorkspace {
+ public:
+  struct Needs {
+    Index heads = 0;    ///< of a launch
+    Index entries = 0;  ///< of a head
+    Index group = 0, head_dim = 0;
+    Index rows = 1;     ///< whose attention is observed in one launch, when all heads take part
+    Index parts = 0;    ///< partial states of query rows
+    bool logits = false;
+  };
+
+  /// Room for a cache that needs this as well. May allocate.
+  void reserve(const Needs& needs) {
+    const Index rows = needs.heads * needs.rows * needs.group;
+    grow(floats_, needs.heads * needs.entries);
+    grow(vectors_, needs.heads * needs.head_dim);
+    grow(slots_, needs.heads * Scratch::kSlotLists * needs.entries);
+    grow(attention_, needs.logits ? needs.heads * needs.entries : 0);
+    grow(logits_, needs.logits ? rows * needs.entries : 0);
+    grow(queries_, needs.heads * needs.group * needs.head_dim);
+    grow(lse_, rows);
+    grow(part_out_, needs.parts * needs.head_dim);
+    grow(part_max_, needs.parts);
+    grow(part_sum_, needs.parts);
+    grow(exchange_,
+         needs.heads * DeviceScratch::kMostTeamBlocks * DeviceScratch::kExchangeBytes);
+    if (barrier_words_.count() < needs.heads) {
+      Buffer<Runtime, std::uint32_t> words(needs.heads);
+      words.zero({});
+      Runtime::synchronize({});
+      barrier_words_ = std::move(words);
+    }
+  }
+
+  DeviceScratch scratch(Index stride, Index group, Index head_dim, Index rows) const {
+    DeviceScratch s;
+    s.stride = stride;
+    s.floats = floats_.data();
+    s.vectors = vectors_.data();
+    s.slots = slots_.data();
+    s.attention = attention_.data();
+    s.logits = logits_.data();
+    s.queries = queries_.data();
+    s.lse = lse_.data();
+    s.exchange = exchange_.data();
+    s.head_dim = head_dim;
+    s.group = group;
+    s.rows = rows;
+    return s;
+  }
+  float* part_out() const { return part_out_.data(); }
+  float* part_max() const { return part_max_.data(); }
+  float* part_sum() const { return part_sum_.data(); }
+  Index parts() const { return part_max_.count(); }
+  Index logits() const { return logits_.count(); }
+  std::uint32_t* barrier_words() const { return barrier_words_.data(); }
+
+  Index bytes() const {
+    return floats_.bytes() + vectors_.bytes() + slots_.bytes() + attention_.bytes() +
+           logits_.bytes() + queries_.bytes() + lse_.bytes() + part_out_.bytes() +
+           part_max_.bytes() + part_sum_.bytes() + exchange_.bytes() + barrier_words_.bytes();
+  }
+
+ private:
+  template <class T>
+  static void grow(Buffer<Runtime, T>& buffer, Index count) {
+    if (buffer.count() < count) buffer = Buffer<Runtime, T>(count);
+  }
+
+  Buffer<Runtime, float> floats_, vectors_, attention_, logits_, queries_, lse_, part_out_,
+      part_max_, part_sum_;
+  Buffer<Runtime, std::int32_t> slots_;
+  Buffer<Runtime, std::byte> exchange_;
+  Buffer<Runtime, std::uint32_t> barrier_words_;
+};
+
+}  // namespace tersekv::cuda

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstddef>
+#include <string>
+
+#include "tersekv/cuda/context.cuh"
+#include "tersekv/cuda/errors.hpp"
+
+namespace tersekv::cuda {
+
+/// Throws what the CUDA runtime has to complain of.
+inline void check(cudaError_t code, const char* doing) {
+  if (code == cudaSuccess) return;
+  cudaGetLastError();  // forgotten, unless the device is lost
+  if (code == cudaErrorMemoryAllocation) throw OutOfMemory();
+  throw Error(std::string(doing) + ": " + cudaGetErrorName(code) + ", " + cudaGetErrorString(code),
+              static_cast<int>(code));
+}
+
+/// A body as a kernel. Arguments lie in constant memory, so bodies may point at them.
+template <class Body>
+__global__ void __launch_bounds__(Body::kThreads)
+    run_body(const __grid_constant__ typename Body::Args args, int team, std::uint32_t* words) {
+  extern __shared__ __align__(128) std::byte memory[];
+  std::uint32_t* word = words == nullptr ? nullptr : words + blockIdx.x / team;
+  Body::run(DeviceContext<Body::kThreads>(memory, team, word), args);
+}
+
+/// The current CUDA device, for `BasicKVCache`.
+struct CudaRuntime {
+  using Stream = cudaStream_t;
+  static constexpr int kAttentionWarps = 4, kTeamThreads = 256, kAppendThreads = 128;
+
+  static void* allocate(std::size_t bytes) {
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes), "allocation");
+    return memory;
+  }
+  static void deallocate(void* memory) noexcept { cudaFree(memory); }
+  /// Of the host, written by kernels.
+  static void* allocate_visible(std::size_t bytes) {
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped), "allocation of pinned memory");
+    return memory;
+  }
+  static void deallocate_visible(void* memory) noexcept { cudaFreeHost(memory); }
+  static void zero(void* memory, std::size_t bytes, Stream stream) {
+    check(cudaMemsetAsync(memory, 0, bytes, stream), "zeroing");
+  }
+  static void copy_in(void* to, const void* from, std::size_t bytes, Stream stream) {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "copy to the device");
+  }
+  static void copy_out(void* to, const void* from, std::size_t bytes, Stream stream) {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "copy to the host");
+  }
+  static void synchronize(Stream stream) { check(cudaStreamSynchronize(stream), "synchronization"); }
+
+  static Index multiprocessors() { return device().multiprocessors; }
+
+  /// Blocks of the body that run at the same time. Asks the runtime once per body and thread.
+  template <class Body>
+  static Index resident_blocks() {
+    thread_local int of_device = -1;
+    thread_local Index resident = 0;
+    const Device& here = device();
+    if (of_device != here.id) {
+      prepare<Body>();
+      int per_multiprocessor = 0;
+      check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, run_body<Body>,
+                                                          Body::kThreads, Body::kSharedBytes),
+            "occupancy");
+      resident = Index{per_multiprocessor} * here.multiprocessors;
+      of_device = here.id;
+    }
+    return resident < 1 ? 1 : resident;
+  }
+
+  /// Asynchronous. `team` consecutive blocks work together: a cluster where the device has them,
+  /// else blocks of a cooperative launch that meet at `words`.
+  template <class Body>
+  static void launch(Grid grid, int team, std::uint32_t* words, Stream stream,
+                     const typename Body::Args& args) {
+    const Device& here = device();
+    prepare<Body>();
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                          static_cast<unsigned>(grid.z));
+    config.blockDim = dim3(Body::kThreads);
+    config.dynamicSmemBytes = Body::kSharedBytes;
+    config.stream = stream;
+    cudaLaunchAttribute attribute = {};
+    if (team > 1 && here.has_clusters) {
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = static_cast<unsigned>(team);
+      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    } else {
+      attribute.id = cudaLaunchAttributeCooperative;
+      attribute.val.cooperative = 1;
+    }
+    config.attrs = &attribute;
+    config.numAttrs = team > 1 ? 1 : 0;
+    check(cudaLaunchKernelEx(&config, run_body<Body>, args, team, words), "launch");
+  }
+
+ private:
+  struct Device {
+    int id = -1;
+    int multiprocessors = 0;
+    bool has_clusters = false;
+  };
+  static const Device& device() {
+    thread_local Device known;
+    int current = 0;
+    check(cudaGetDevice(&current), "current device");
+    if (current != known.id) {
+      int major = 0;
+      check(cudaDeviceGetAttribute(&known.multiprocessors, cudaDevAttrMultiProcessorCount, current),
+            "device attributes");
+      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current),
+            "device attributes");
+      known.has_clusters = major >= 9;
+      known.id = current;
+    }
+    return known;
+  }
+  /// Shared memory beyond 48 KiB must be asked for, once per kernel and device.
+  template <class Body>
+  static void prepare() {
+    if constexpr (Body::kSharedBytes > 48 * 1024) {
+      thread_local int of_device = -1;
+      const int here = device().id;
+      if (of_device == here) return;
+      check(cudaFuncSetAttribute(run_body<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(Body::kSharedBytes)),
+            "shared memory");
+      of_device = here;
+    }
+  }
+};
+
+}  // namespace tersekv::cuda

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "cuda/host_context.hpp"
+#include "tersekv/cuda/basic_kv_cache.hpp"
+
+namespace host_cuda {
+
+/// A device of host threads, for `tersekv::cuda::BasicKVCache`: its memory is the host's, poisoned
+/// when allocated, and its streams do everything at once.
+struct Runtime {
+  using Stream = int;
+  static constexpr int kAttentionWarps = 2, kTeamThreads = 32, kAppendThreads = 32;
+
+  static void* allocate(std::size_t bytes) {
+    void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (memory == nullptr) throw tersekv::cuda::OutOfMemory();
+    std::memset(memory, 0xff, bytes);
+    ++allocations;
+    return memory;
+  }
+  static void deallocate(void* memory) { std::free(memory); }
+  static void* allocate_visible(std::size_t bytes) { return allocate(bytes); }
+  static void deallocate_visible(void* memory) { deallocate(memory); }
+  static void zero(void* memory, std::size_t bytes, Stream) { std::memset(memory, 0, bytes); }
+  static void copy_in(void* to, const void* from, std::size_t bytes, Stream) {
+    std::memcpy(to, from, bytes);
+  }
+  static void copy_out(void* to, const void* from, std::size_t bytes, Stream) {
+    std::memcpy(to, from, bytes);
+    ++copies_to_host;
+  }
+  static void synchronize(Stream) { ++synchronizations; }
+  static tersekv::Index multiprocessors() { return 4; }
+  template <class Body>
+  static tersekv::Index resident_blocks() {
+    return 8;
+  }
+  template <class Body>
+  static void launch(Grid grid, int team, std::uint32_t*, Stream,
+                     const typename Body::Args& args) {
+    ++launches;
+    run<Body>(grid, Body::kSharedBytes, team, args);
+  }
+
+  // What a step may not do, and how often it did.
+  inline static int allocations = 0, copies_to_host = 0, synchronizations = 0, launches = 0;
+};
+
+/// Small head_dims too, for golden cases and speed.
+using Dims = tersekv::cuda::HeadDims<8, 16, 32, 64, 80>;
+
+template <class Policy, class Key = float, class Value = Key>
+using KVCache = tersekv::cuda::BasicKVCache<Policy, Key, Value, Runtime, Dims>;
+
+}  // namespace host_cuda
