@@ -20,12 +20,12 @@ struct GivenWeights : tersekv::PolicyBase {
 
   float alpha() const { return exponent; }
   template <class Team, class Head>
-  void append(Team& team, const Head& head, tersekv::Index first, tersekv::Index count,
-              const float* weights) const {
+  TERSEKV_HD void append(Team& team, const Head& head, tersekv::Index first, tersekv::Index count,
+                         const float* weights) const {
     team.for_each(count, [&](tersekv::Index i) { head.set_weight(first + i, weights[i]); });
   }
   template <class Team, class Head>
-  void compress(Team& team, const Head& head) const {
+  TERSEKV_HD void compress(Team& team, const Head& head) const {
     std::int32_t* victims = head.scratch().slots;
     const tersekv::Index found = team.collect(
         head, head.length(), [&](tersekv::Index i) { return head.position(i) == leaving; },

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "cache_under_test.hpp"
 #include "support/compare.hpp"
 #include "support/golden.hpp"
-#include "tersekv/kv_cache.hpp"
 
 namespace support {
 
@@ -32,7 +32,7 @@ class GoldenTrace {
 
   Index kv_heads() const { return cache_.config().num_kv_heads; }
   Index steps() const { return q_.dim(0) - prompt_length(); }
-  tersekv::KVCache<PolicyType>& cache() { return cache_; }
+  CacheUnderTest<PolicyType>& cache() { return cache_; }
 
   void prompt() { extend(0, prompt_length(), "prompt_output", 0); }
   void step(Index step) { extend(prompt_length() + step, 1, "step_output", step); }
@@ -66,7 +66,7 @@ class GoldenTrace {
   const GoldenCase& golden_;
   const Tensor<float>& q_;
   bool single_;
-  tersekv::KVCache<PolicyType> cache_;
+  CacheUnderTest<PolicyType> cache_;
 };
 
 /// Row `leading...` of an index tensor up to its padding.

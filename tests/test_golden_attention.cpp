@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_under_test.hpp"
 #include "given_weights.hpp"
 #include "support/compare.hpp"
 #include "support/golden.hpp"
@@ -24,7 +25,7 @@ struct Result {
   std::vector<float> output, lse, attention;
 };
 
-using Cache = tersekv::KVCache<GivenWeights>;
+using Cache = support::CacheUnderTest<GivenWeights>;
 
 /// A cache that holds the entries of row `row` of a case's k, v and weights.
 Cache filled(const GoldenCase& golden, Index row, Index entries, float alpha, GroupReduce reduce,
@@ -85,6 +86,7 @@ void check_scenario(const GoldenCase& golden, Index s, Index a, float alpha, Tol
 }  // namespace
 
 TEST_CASE("attention agrees with the golden softmax", "[golden]") {
+  support::require_device();
   for (const std::string& name : support::golden_cases("attention_group")) {
     const GoldenCase golden(name);
     const auto alphas = golden.setting<std::vector<float>>("alphas");
@@ -104,6 +106,7 @@ TEST_CASE("attention agrees with the golden softmax", "[golden]") {
 }
 
 TEST_CASE("evicting an entry agrees with the golden eviction identity", "[golden]") {
+  support::require_device();
   const GoldenCase golden("eviction_identity");
   const auto [relative, absolute] = golden.tolerance();
   const auto group = golden.setting<Index>("group_size"), dim = golden.setting<Index>("head_dim");

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cache_under_test.hpp"
 #include "support/compare.hpp"
 #include "support/golden.hpp"
 #include "tersekv/kv_cache.hpp"
@@ -57,7 +58,7 @@ void replay(const GoldenCase& golden) {
     }
   }
 
-  tersekv::KVCache<tersekv::KVzap> cache(
+  support::CacheUnderTest<tersekv::KVzap> cache(
       {.num_q_heads = kv_heads, .num_kv_heads = kv_heads, .head_dim = dim, .page_size = 16},
       tersekv::make_kvzap({.threshold = golden.setting<float>("threshold"),
                            .window = golden.setting<Index>("window")}));
@@ -89,6 +90,7 @@ void replay(const GoldenCase& golden) {
 }  // namespace
 
 TEST_CASE("surrogates agree with the golden log-scores", "[golden]") {
+  support::require_device();
   for (const char* name : {"kvzap_linear", "kvzap_mlp"}) {
     INFO(name);
     const GoldenCase golden(name);
@@ -108,6 +110,7 @@ TEST_CASE("surrogates agree with the golden log-scores", "[golden]") {
 }
 
 TEST_CASE("KVzap evicts when the golden traces do", "[golden]") {
+  support::require_device();
   for (const std::string& name : support::golden_cases("kvzap_threshold")) {
     INFO(name);
     replay(GoldenCase(name));

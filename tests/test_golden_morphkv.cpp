@@ -42,6 +42,7 @@ void replay(const GoldenCase& golden) {
 }  // namespace
 
 TEST_CASE("MorphKV replays the golden traces", "[golden]") {
+  support::require_device();
   for (const std::string& name : support::golden_cases("morphkv_")) {
     INFO(name);
     replay(GoldenCase(name));

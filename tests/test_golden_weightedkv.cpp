@@ -50,6 +50,7 @@ void replay(const GoldenCase& golden) {
 }  // namespace
 
 TEST_CASE("WeightedKV replays the golden traces", "[golden]") {
+  support::require_device();
   for (const std::string& name : support::golden_cases("weightedkv_")) {
     INFO(name);
     replay(GoldenCase(name));

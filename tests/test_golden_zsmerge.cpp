@@ -109,6 +109,7 @@ void replay(const GoldenCase& golden) {
 }  // namespace
 
 TEST_CASE("ZSMerge replays the golden traces", "[golden]") {
+  support::require_device();
   for (const char* prefix :
        {"zsmerge_mha", "zsmerge_gqa3", "zsmerge_prompt_over_budget", "zsmerge_definition"}) {
     for (const std::string& name : support::golden_cases(prefix)) {

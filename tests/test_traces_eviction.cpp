@@ -31,7 +31,7 @@ void agree(const Setup<Policy>& setup, std::uint64_t seed, double completed = 0.
   Tally tally;
   run_traces<Codec>(setup, kTraces, seed, tally);
   CAPTURE(tally.traces, tally.completed, tally.entries, tally.ties);
-  CHECK(tally.completed >= completed * tally.traces);
+  CHECK(enough(tally, completed));
   CHECK(tally.entries > 20L * tally.traces);
 }
 

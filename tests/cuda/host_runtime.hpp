@@ -41,8 +41,7 @@ struct Runtime {
     return 8;
   }
   template <class Body>
-  static void launch(Grid grid, int team, std::uint32_t*, Stream,
-                     const typename Body::Args& args) {
+  static void launch(Grid grid, int team, std::uint32_t*, Stream, const typename Body::Args& args) {
     ++launches;
     run<Body>(grid, Body::kSharedBytes, team, args);
   }

@@ -1,30 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "tersekv/checks.hpp"
 #include "tersekv/cuda/batch.hpp"
-#include "tersekv/cuda/body/append.hpp"
-#include "tersekv/cuda/body/step.hpp"
-#include "tersekv/cuda/device_store.hpp"
-#include "tersekv/cuda/launcher.hpp"
+#include "tersekv/cuda/cache_launches.hpp"
 #include "tersekv/kv_cache.hpp"
 
 namespace tersekv::cuda {
-
-/// What a cache on a device needs to know in advance, as its steps allocate nothing.
-struct DeviceOptions {
-  /// Tokens between two compressions, at most: a prompt, or the chunks it comes in.
-  Index max_chunk = 512;
-  /// Entries of a head, at most; kAuto: what the policy leaves, and max_chunk. Must be given where
-  /// the policy sets no limit.
-  Index max_length = kAuto;
-  Tuning tuning = {};
-};
 
 /// The compressed KV cache of one attention layer in device memory: `tersekv::KVCache` with the
 /// same policies, verbs and meanings, views of device memory, and a stream for every call.
@@ -46,7 +32,8 @@ template <class PolicyType, Element KeyCodec, Element ValueCodec, class Runtime,
 class BasicKVCache {
   static_assert(CachePolicy<PolicyType>,
                 "KVCache: the first template argument must satisfy tersekv::CachePolicy");
-  static_assert(std::is_trivially_copyable_v<PolicyType>, "a policy travels to the device as it is");
+  static_assert(std::is_trivially_copyable_v<PolicyType>,
+                "a policy travels to the device as it is");
 
  public:
   using Stream = typename Runtime::Stream;
@@ -54,7 +41,8 @@ class BasicKVCache {
   using Workspace = BasicWorkspace<Runtime>;
   using HostCache = tersekv::KVCache<PolicyType, KeyCodec, ValueCodec>;
 
-  /// With a pool of its own, that has pages for all heads, and a workspace of its own. Synchronises.
+  /// With a pool of its own, that has pages for all heads, and a workspace of its own.
+  /// Synchronises.
   explicit BasicKVCache(const CacheConfig& config, PolicyType policy = {},
                         const DeviceOptions& options = {}, Stream stream = {})
       : BasicKVCache(config, std::move(policy), options, nullptr, nullptr, stream) {}
@@ -76,19 +64,18 @@ class BasicKVCache {
     const Index step = options.compress_every > 0 ? options.compress_every : rows;
     check_room(batch.sequences, options.compress_every == kNever ? rows : std::min(step, rows),
                options.compress_every != kNever);
-    store_.pool().check();
+    store().pool().check();
     for (Index start = 0; start < rows; start += step) {
       const Index count = std::min(step, rows - start);
-      append_rows(batch, start, count, stream);
-      const Index observed = wanted_rows(batch.sequences, count);
-      Work<T> work = work_on(batch.sequences, batch.q, rows, start + count);
+      launches_.append(batch, start, count, stream);
+      const Index observed = launches_.wanted_rows(batch.sequences, count);
+      auto work = launches_.work_on(batch.sequences, batch.q, rows, start + count);
       work.attention.out = batch.out;
       work.attention.lse = batch.lse;
-      attend_rows(work, start, count - observed, stream);
+      launches_.attend(work, start, count - observed, stream);
       work.observe = true;
       work.compress = options.compress_every != kNever;
-      attend_rows(work, start + count - observed, observed, stream);
-      if (work.compress) note_compression(batch.sequences);
+      launches_.attend(work, start + count - observed, observed, stream);
     }
   }
   /// Of one sequence.
@@ -118,8 +105,8 @@ class BasicKVCache {
     batch.token_scores = token_scores;
     const Index rows = check_tokens(batch);
     check_room(sequences, rows, false);
-    store_.pool().check();
-    append_rows(batch, 0, rows, stream);
+    store().pool().check();
+    launches_.append(batch, 0, rows, stream);
   }
 
   /// Attention of the last tokens of each sequence, each to the entries up to itself. `out` may be
@@ -135,14 +122,14 @@ class BasicKVCache {
     if (outputs.rows.data != nullptr) {
       detail::require_equal("sequences, with rows", sequences.count, 1);
       detail::require_equal("rows", outputs.rows.rows, rows);
-      detail::check_row_strides(outputs.rows, config_.num_kv_heads, longest(sequences));
+      detail::check_row_strides(outputs.rows, config_.num_kv_heads, launches_.longest(sequences));
     }
-    store_.pool().check();
-    Work<T> work = work_on(sequences, q, rows, rows);
+    store().pool().check();
+    auto work = launches_.work_on(sequences, q, rows, rows);
     work.attention.out = out;
     work.attention.lse = outputs.lse;
     work.rows_out = outputs.rows;
-    attend_rows(work, 0, rows, stream);
+    launches_.attend(work, 0, rows, stream);
   }
 
   /// Shows the policy the attention of the last `rows.rows` queries of a sequence, as the engine's
@@ -151,15 +138,15 @@ class BasicKVCache {
                Stream stream = {}) requires(PolicyType::observes != Observes::logits) {
     check_rows("rows", sequence, rows.rows);
     if (rows.data == nullptr && rows.rows > 0) detail::refuse("rows", "attention", "null");
-    store_.pool().check();
-    const Index observed = wanted_rows(sequence, rows.rows);
+    store().pool().check();
+    const Index observed = launches_.wanted_rows(sequence, rows.rows);
     if (observed == 0) return;
-    Work<float> work = work_on(sequence, TokenView<const float>{}, rows.rows, rows.rows);
+    auto work = launches_.work_on(sequence, TokenView<const float>{}, rows.rows, rows.rows);
     const Index first = rows.rows - observed;
     work.rows_in = {rows.data + first * rows.row_stride, observed, rows.row_stride,
                     rows.head_stride};
     work.observe = true;
-    step(work, first, observed, true, stream);
+    launches_.step_alone(work, first, observed, stream);
   }
   /// The last queries of each sequence; their attention is worked out here.
   template <class T>
@@ -168,42 +155,41 @@ class BasicKVCache {
     using E = std::remove_const_t<T>;
     const TokenView<const E> q = last_queries;
     const Index rows = check_queries(sequences, q);
-    store_.pool().check();
-    const Index observed = wanted_rows(sequences, rows);
-    Work<E> work = work_on(sequences, q, rows, rows);
+    store().pool().check();
+    const Index observed = launches_.wanted_rows(sequences, rows);
+    auto work = launches_.work_on(sequences, q, rows, rows);
     work.observe = true;
-    attend_rows(work, rows - observed, observed, stream);
+    launches_.attend(work, rows - observed, observed, stream);
   }
 
   /// Lets the policy compress every head of the sequences to its budget.
   void compress(Sequences sequences, Stream stream = {}) {
     check_sequences(sequences);
-    store_.pool().check();
-    Work<float> work = work_on(sequences, TokenView<const float>{}, 0, 0);
+    store().pool().check();
+    auto work = launches_.work_on(sequences, TokenView<const float>{}, 0, 0);
     work.compress = true;
-    step(work, 0, 0, true, stream);
-    note_compression(sequences);
+    launches_.step_alone(work, 0, 0, stream);
   }
 
   /// Forgets sequences: pages back to the pool, positions from 0 again.
   void clear(Sequences sequences, Stream stream = {}) {
     check_sequences(sequences);
-    store_.clear(sequences.first * config_.num_kv_heads, sequences.count * config_.num_kv_heads,
-                 stream);
+    store().clear(sequences.first * config_.num_kv_heads, sequences.count * config_.num_kv_heads,
+                  stream);
   }
 
   /// Waits for the stream, learns the true lengths, and says whether all went well: throws Error or
   /// OutOfPages.
   void synchronize(Stream stream = {}) {
-    store_.synchronize(stream);
-    store_.pool().check();
+    store().synchronize(stream);
+    store().pool().check();
   }
   /// A copy in the host's memory that goes on as this would. Allocates.
   HostCache synchronize_to_host(Stream stream = {}) {
     synchronize(stream);
     HostCache host(config_, policy_);
     auto& to = tersekv::detail::CacheAccess::store(host);
-    for (Index h = 0; h < store_.heads(); ++h) store_.copy_out(h, to, stream);
+    for (Index h = 0; h < store().heads(); ++h) store().copy_out(h, to, stream);
     tersekv::detail::CacheAccess::filled(host);
     return host;
   }
@@ -212,12 +198,12 @@ class BasicKVCache {
   void synchronize_from_host(HostCache& host, Stream stream = {}) {
     auto& from = tersekv::detail::CacheAccess::store(host);
     check_same(host.config());
-    for (Index h = 0; h < store_.heads(); ++h) {
-      detail::require(from.state(h).length <= store_.capacity(), "length of a head",
+    for (Index h = 0; h < store().heads(); ++h) {
+      detail::require(from.state(h).length <= store().capacity(), "length of a head",
                       "at most max_length", from.state(h).length);
     }
     clear({0, config_.num_sequences}, stream);
-    for (Index h = 0; h < store_.heads(); ++h) store_.copy_in(h, from, stream);
+    for (Index h = 0; h < store().heads(); ++h) store().copy_in(h, from, stream);
   }
 
   /// Live entries of a head, as of the last `synchronize`.
@@ -225,10 +211,10 @@ class BasicKVCache {
   /// Tokens appended, as far as the host has seen: not those of replayed graphs.
   Index tokens_seen(Index sequence) const { return state(sequence, 0).seen; }
   Counts counts(Index sequence, Index kv_head) const { return state(sequence, kv_head).counts; }
-  /// Every byte of device memory, entries as of the last `synchronize`; a shared workspace counts in
-  /// full, a shared pool by the pages that live entries need.
+  /// Every byte of device memory, entries as of the last `synchronize`; a shared workspace counts
+  /// in full, a shared pool by the pages that live entries need.
   MemoryUsage memory() const {
-    MemoryUsage usage = store_.memory();
+    MemoryUsage usage = store().memory();
     usage.workspace = workspace_->bytes();
     return usage;
   }
@@ -236,97 +222,31 @@ class BasicKVCache {
 
   const CacheConfig& config() const { return config_; }
   const PolicyType& policy() const { return policy_; }
-  Pool& pool() const { return store_.pool(); }
-  const Tuning& tuning() const { return tuning_; }
+  Pool& pool() const { return store().pool(); }
+  const Tuning& tuning() const { return launches_.tuning(); }
 
  private:
-  using Store = DeviceStore<Runtime, KeyCodec, ValueCodec>;
-  template <class T>
-  using Step = StepBody<PolicyType, KeyCodec, ValueCodec, T, Runtime::kTeamThreads>;
-  /// What a call asks of its launches.
-  template <class T>
-  struct Work : Step<T>::Args {
-    Sequences sequences{0};
-  };
+  using Launches = CacheLaunches<PolicyType, KeyCodec, ValueCodec, Runtime, Dims>;
 
   BasicKVCache(const CacheConfig& config, PolicyType policy, const DeviceOptions& options,
                Pool* pool, Workspace* workspace, Stream stream)
       : config_(config),
         policy_(std::move(policy)),
-        tuning_(options.tuning),
-        shape_(checked_shape(config_, policy_)),
-        store_(budgets(config), config.num_kv_heads, page_layout(config, policy_, shape_), shape_,
-               most_entries(config, policy_, shape_, options), pool, stream),
         own_workspace_(workspace == nullptr ? std::make_unique<Workspace>() : nullptr),
-        workspace_(workspace == nullptr ? own_workspace_.get() : workspace) {
-    detail::require(tuning_.observed_rows >= 1, "observed_rows", "at least 1",
-                    tuning_.observed_rows);
-    typename Workspace::Needs needs;
-    needs.heads = store_.heads();
-    needs.entries = store_.capacity();
-    needs.group = shape_.group_size;
-    needs.head_dim = shape_.head_dim;
-    needs.rows = tuning_.observed_rows;
-    needs.parts = shape_.group_size * (needs.heads + 4 * Runtime::multiprocessors());
-    needs.logits = PolicyType::observes != Observes::nothing;
-    workspace_->reserve(needs);
-  }
-
-  static Shape checked_shape(const CacheConfig& config, const PolicyType& policy) {
-    detail::check_config(config);
-    detail::require(config.page_size >= kLeastPageSize, "page_size, on a device",
-                    "at least 64", config.page_size);
-    if (!Dims::contains(config.head_dim)) {
-      detail::refuse("head_dim, on a device", Dims::list(), detail::text(config.head_dim));
-    }
-    const float scale =
-        config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-    const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer,
-                      scale};
-    detail::require(shape.group_size <= 16, "query heads of a group, on a device", "1 to 16",
-                    shape.group_size);
-    if (PolicyType::needs_budget && config.budget.size() == 0) {
-      detail::refuse("budget", "entries per KV head (kUnlimited to keep all)", "none");
-    }
-    for (Index h = 0; h < config.num_kv_heads; ++h) policy.validate(shape, config.budget.of(h));
-    return shape;
-  }
-  static PageLayout page_layout(const CacheConfig& config, const PolicyType& policy,
-                                const Shape& shape) {
-    return PageLayout(config.page_size, config.head_dim, sizeof(KeyCodec), sizeof(ValueCodec),
-                      PolicyType::uses_weights, policy.statistics(shape), policy.registers(shape));
-  }
-  static std::vector<Index> budgets(const CacheConfig& config) {
-    std::vector<Index> each;
-    for (Index h = 0; h < config.num_sequences * config.num_kv_heads; ++h) {
-      each.push_back(config.budget.of(h % config.num_kv_heads));
-    }
-    return each;
-  }
-  static Index most_entries(const CacheConfig& config, const PolicyType& policy, const Shape& shape,
-                            const DeviceOptions& options) {
-    detail::require_count("max_chunk", options.max_chunk, 1);
-    detail::require_count("max_length", options.max_length, 1, true);
-    if (options.max_length != kAuto) return options.max_length;
-    Index most = 0;
-    for (Index h = 0; h < config.num_kv_heads; ++h) {
-      most = std::max(most, policy.max_length(shape, config.budget.of(h)));
-    }
-    if (most > kMostTokens) {
-      detail::refuse("max_length", "a number, as this policy and budget set no limit", "kAuto");
-    }
-    return most + options.max_chunk;
-  }
+        workspace_(workspace == nullptr ? own_workspace_.get() : workspace),
+        launches_(config_, policy_, options, pool, *workspace_, stream) {}
 
   // Checks: all of them before anything is launched.
 
+  auto& store() { return launches_.store(); }
+  const auto& store() const { return launches_.store(); }
   const HeadState& state(Index sequence, Index kv_head) const {
     check_sequences(sequence);
     detail::require_index("kv_head", kv_head, config_.num_kv_heads);
-    return store_.state(sequence * config_.num_kv_heads + kv_head);
+    return store().state(sequence * config_.num_kv_heads + kv_head);
   }
   void check_sequences(Sequences s) const {
-    const Index all = store_.heads() / config_.num_kv_heads;
+    const Index all = store().heads() / config_.num_kv_heads;
     detail::require_index("sequence", s.first, all);
     detail::require(s.count >= 1 && s.count <= all - s.first, "sequences",
                     "1 to as many as follow the first", s.count);
@@ -376,28 +296,19 @@ class BasicKVCache {
   /// Room in the page tables for `tokens` more, as far as the host knows the lengths; `compressed`:
   /// a head is first what its policy leaves, where that is less.
   void check_room(Sequences s, Index tokens, bool compressed) const {
-    for_heads(s, [&](Index h) {
-      Index length = store_.bound(h);
-      if (compressed) length = std::max(length, std::min(most_kept(h), store_.bound(h) + tokens));
-      if (length + tokens <= store_.capacity() || store_.bound(h) + tokens <= store_.capacity()) {
+    launches_.for_heads(s, [&](Index h) {
+      Index length = store().bound(h);
+      if (compressed)
+        length = std::max(length, std::min(launches_.most_kept(h), store().bound(h) + tokens));
+      if (length + tokens <= store().capacity() ||
+          store().bound(h) + tokens <= store().capacity()) {
         return;
       }
-      throw std::length_error(detail::text(
-          "tersekv: entries of a head: expected at most ", store_.capacity(),
-          " (DeviceOptions::max_length, max_chunk), got up to ", store_.bound(h), " + ", tokens,
-          "; synchronize() learns the true length"));
+      throw std::length_error(
+          detail::text("tersekv: entries of a head: expected at most ", store().capacity(),
+                       " (DeviceOptions::max_length, max_chunk), got up to ", store().bound(h),
+                       " + ", tokens, "; synchronize() learns the true length"));
     });
-  }
-  Index most_kept(Index head) const {
-    return policy_.max_length(shape_, store_.state(head).budget);
-  }
-  template <class F>
-  void for_heads(Sequences s, F&& f) const {
-    const Index first = s.first * config_.num_kv_heads;
-    for (Index h = first; h < first + s.count * config_.num_kv_heads; ++h) f(h);
-  }
-  Index longest(Sequences s) const {
-    return store_.longest(s.first * config_.num_kv_heads, s.count * config_.num_kv_heads);
   }
   void check_same(const CacheConfig& other) const {
     detail::require_equal("num_sequences", other.num_sequences, config_.num_sequences);
@@ -407,120 +318,11 @@ class BasicKVCache {
     detail::require_equal("page_size", other.page_size, config_.page_size);
   }
 
-  // Launches.
-
-  /// How many of the last `rows` rows the policy asks for.
-  Index wanted_rows(Sequences s, Index rows) const {
-    if (PolicyType::observes == Observes::nothing || rows == 0) return 0;
-    return std::min(rows, policy_.observed_rows(std::max(rows, state(s.first, 0).newest)));
-  }
-
-  template <class T>
-  Work<T> work_on(Sequences s, const TokenView<const T>& q, Index rows, Index end_row) const {
-    Work<T> work;
-    work.policy = policy_;
-    work.sequences = s;
-    work.reduce = config_.group_reduce;
-    auto& attention = work.attention;
-    attention.heads = store_.view();
-    attention.q = q;
-    attention.first_sequence = s.first;
-    attention.rows = rows;
-    attention.end_row = end_row;
-    attention.alpha = PolicyType::uses_weights ? policy_.alpha() : 0.0f;
-    return work;
-  }
-
-  template <class T>
-  void append_rows(const Batch<T>& batch, Index first_row, Index count, Stream stream) {
-    if (count == 0) return;
-    using Body = AppendBody<PolicyType, KeyCodec, ValueCodec, T, Runtime::kAppendThreads>;
-    typename Body::Args args{.heads = store_.view(), .policy = policy_};
-    args.k = batch.k;
-    args.v = batch.v;
-    args.token_scores = batch.token_scores;
-    args.first_sequence = batch.sequences.first;
-    args.rows = batch.k.tokens / batch.sequences.count;
-    args.first_row = first_row;
-    args.num_rows = count;
-    args.scratch = scratch(1);
-    Runtime::template launch<Body>(Grid{static_cast<int>(heads_of(batch.sequences))}, 1, nullptr,
-                                   stream, args);
-    for_heads(batch.sequences, [&](Index h) { store_.note_append(h, count); });
-  }
-
-  /// Attention of rows [first, first + count), then what `work` asks for: the policy's part after
-  /// the last of them, also where there are none.
-  template <class T>
-  void attend_rows(Work<T>& work, Index first, Index count, Stream stream) {
-    const bool shown = work.observe || work.rows_out.data != nullptr;
-    const Index heads = heads_of(work.sequences);
-    const Index room = workspace_->logits() / (heads * shape_.group_size * store_.capacity());
-    const Index at_once = shown ? std::max<Index>(room, 1) : count;
-    const AttentionRows<float> rows_out = work.rows_out;
-    const bool compress = work.compress;
-    for (Index done = 0; done < count; done += at_once) {
-      auto& attention = work.attention;
-      attention.first_row = first + done;
-      attention.num_rows = std::min(at_once, count - done);
-      attention.write_logits = shown;
-      attention.biased = rows_out.data != nullptr || PolicyType::observes != Observes::logits;
-      attention.scratch = scratch(attention.num_rows);
-      attention.part_out = workspace_->part_out();
-      attention.part_max = workspace_->part_max();
-      attention.part_sum = workspace_->part_sum();
-      const Index longest =
-          tuning_.plan_length == kAuto ? this->longest(work.sequences) : tuning_.plan_length;
-      launch_attention<Runtime, Dims>(attention, heads, longest, workspace_->parts(), tuning_,
-                                      stream);
-      work.join = attention.splits > 1;
-      work.first_observed = done == 0;
-      work.compress = compress && done + at_once >= count;
-      if (rows_out.data != nullptr) {
-        work.rows_out.data = rows_out.data + done * rows_out.row_stride;
-      }
-      if (work.join || shown || work.compress) {
-        step(work, attention.first_row, attention.num_rows, false, stream);
-      }
-    }
-    if (count == 0 && compress) step(work, first, 0, true, stream);
-  }
-
-  /// The joining of splits, and the policy's part. `alone`: no attention was launched for it.
-  template <class T>
-  void step(Work<T>& work, Index first, Index count, bool alone, Stream stream) {
-    auto& attention = work.attention;
-    if (alone) {
-      attention.first_row = first;
-      attention.num_rows = count;
-      attention.write_logits = work.join = false;
-      attention.scratch = scratch(std::max<Index>(count, 1));
-    }
-    const Index heads = heads_of(work.sequences);
-    const int team = tuning_.team_blocks > 0
-                         ? tuning_.team_blocks
-                         : choose_team(heads, longest(work.sequences), Runtime::multiprocessors(),
-                                       DeviceScratch::kMostTeamBlocks);
-    const typename Step<T>::Args& args = work;
-    Runtime::template launch<Step<T>>(Grid{static_cast<int>(heads) * team}, team,
-                                      workspace_->barrier_words(), stream, args);
-  }
-
-  void note_compression(Sequences s) {
-    for_heads(s, [&](Index h) { store_.note_compression(h, most_kept(h)); });
-  }
-  Index heads_of(Sequences s) const { return s.count * config_.num_kv_heads; }
-  DeviceScratch scratch(Index rows) const {
-    return workspace_->scratch(store_.capacity(), shape_.group_size, shape_.head_dim, rows);
-  }
-
   CacheConfig config_;
   PolicyType policy_;
-  Tuning tuning_;
-  Shape shape_;
-  Store store_;
   std::unique_ptr<Workspace> own_workspace_;
   Workspace* workspace_;
+  Launches launches_;
 };
 
 }  // namespace tersekv::cuda

@@ -15,7 +15,8 @@ struct Sequences {
 
 /// New tokens of consecutive sequences, as many for each: a decode step of a whole batch (one token
 /// each), or a prompt of one sequence. Views are of device memory, [tokens, heads, head_dim], the
-/// tokens of a sequence together; T = float, Half or BFloat16. `out` may be exactly the view of `q`.
+/// tokens of a sequence together; T = float, Half or BFloat16. `out` may be exactly the view of
+/// `q`.
 template <Element T>
 struct Batch {
   Sequences sequences = 0;

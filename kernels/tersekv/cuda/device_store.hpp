@@ -102,8 +102,10 @@ class DeviceStore {
     for (Index h = 0; h < heads(); ++h) bounds_[at(h)] = mirror_[at(h)].length;
   }
 
-  /// Copies a head into `host`, whose pages and state are then as the device's. After `synchronize`.
-  void copy_out(Index head, tersekv::detail::HeadStore<KeyCodec, ValueCodec>& host, Stream stream) const {
+  /// Copies a head into `host`, whose pages and state are then as the device's. After
+  /// `synchronize`.
+  void copy_out(Index head, tersekv::detail::HeadStore<KeyCodec, ValueCodec>& host,
+                Stream stream) const {
     const HeadState& state = mirror_[at(head)];
     host.reserve(head, state.length);
     std::vector<std::byte*> table(static_cast<std::size_t>(view_.pages_for(state.length)));
@@ -123,7 +125,8 @@ class DeviceStore {
     host.state(head) = state;
   }
 
-  /// The reverse, for an empty head; pages are taken from the pool. Synchronises. Throws OutOfPages.
+  /// The reverse, for an empty head; pages are taken from the pool. Synchronises. Throws
+  /// OutOfPages.
   void copy_in(Index head, tersekv::detail::HeadStore<KeyCodec, ValueCodec>& host, Stream stream) {
     const HeadState& state = host.state(head);
     const auto pages = static_cast<std::size_t>(view_.pages_for(state.length));
@@ -168,8 +171,8 @@ class DeviceStore {
       usage.statistics += 4 * n * layout().statistics;
       held += view_.pages_for(n) * layout().page_bytes;
     }
-    usage.slack = (own_pool_ != nullptr ? own_pool_->pages() * layout().page_bytes : held) -
-                  usage.total();
+    usage.slack =
+        (own_pool_ != nullptr ? own_pool_->pages() * layout().page_bytes : held) - usage.total();
     usage.bookkeeping = tables_.bytes() + states_.bytes() + registers_.bytes();
     if (own_pool_ != nullptr) {
       usage.bookkeeping += own_pool_->bytes() - own_pool_->pages() * layout().page_bytes;

@@ -30,8 +30,8 @@ using AllHeadDims = HeadDims<64, 80, 96, 128, 192, 256>;
 
 /// Whether tensor cores can take these: 16-bit storage, queries as the keys are stored.
 template <class KeyCodec, class ValueCodec, class T>
-inline constexpr bool kFitsTensorCores =
-    sizeof(KeyCodec) == 2 && sizeof(ValueCodec) == 2 && std::is_same_v<T, KeyCodec>;
+inline constexpr bool kFitsTensorCores = sizeof(KeyCodec) == 2 &&
+                                         sizeof(ValueCodec) == 2 && std::is_same_v<T, KeyCodec>;
 /// Query rows from which they are used.
 inline constexpr Index kLeastMmaRows = 4;
 

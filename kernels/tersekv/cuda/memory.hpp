@@ -47,15 +47,16 @@ class Buffer {
   Index count_ = 0;
 };
 
-/// Fixed-size pages in device memory, and on the device the list of idle ones: kernels take and give
-/// pages without the host. Caches that share a pool must need pages of the same size, and their
-/// calls must be ordered (one stream, or events).
+/// Fixed-size pages in device memory, and on the device the list of idle ones: kernels take and
+/// give pages without the host. Caches that share a pool must need pages of the same size, and
+/// their calls must be ordered (one stream, or events).
 template <class Runtime>
 class BasicPagePool {
  public:
   /// `pages` pages, allocated when the first cache says how large they are.
   explicit BasicPagePool(Index pages) : pages_(pages) {
-    detail::require(pages >= 1 && pages <= kMostTokens, "pages", "at least 1 and below 2^31", pages);
+    detail::require(pages >= 1 && pages <= kMostTokens, "pages", "at least 1 and below 2^31",
+                    pages);
   }
   BasicPagePool(const BasicPagePool&) = delete;
   BasicPagePool& operator=(const BasicPagePool&) = delete;
@@ -128,8 +129,8 @@ class BasicWorkspace {
     Index heads = 0;    ///< of a launch
     Index entries = 0;  ///< of a head
     Index group = 0, head_dim = 0;
-    Index rows = 1;     ///< whose attention is observed in one launch, when all heads take part
-    Index parts = 0;    ///< partial states of query rows
+    Index rows = 1;   ///< whose attention is observed in one launch, when all heads take part
+    Index parts = 0;  ///< partial states of query rows
     bool logits = false;
   };
 
@@ -146,8 +147,7 @@ class BasicWorkspace {
     grow(part_out_, needs.parts * needs.head_dim);
     grow(part_max_, needs.parts);
     grow(part_sum_, needs.parts);
-    grow(exchange_,
-         needs.heads * DeviceScratch::kMostTeamBlocks * DeviceScratch::kExchangeBytes);
+    grow(exchange_, needs.heads * DeviceScratch::kMostTeamBlocks * DeviceScratch::kExchangeBytes);
     if (barrier_words_.count() < needs.heads) {
       Buffer<Runtime, std::uint32_t> words(needs.heads);
       words.zero({});

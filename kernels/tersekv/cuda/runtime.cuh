@@ -57,7 +57,9 @@ struct CudaRuntime {
   static void copy_out(void* to, const void* from, std::size_t bytes, Stream stream) {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "copy to the host");
   }
-  static void synchronize(Stream stream) { check(cudaStreamSynchronize(stream), "synchronization"); }
+  static void synchronize(Stream stream) {
+    check(cudaStreamSynchronize(stream), "synchronization");
+  }
 
   static Index multiprocessors() { return device().multiprocessors; }
 

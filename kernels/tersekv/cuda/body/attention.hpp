@@ -24,8 +24,8 @@ struct AttentionBody {
 
   static constexpr int kParts = Warps * Rows * kTileEntries;  // floats: a warp's share of logits
   static constexpr int kJoin = Warps * Rows * Dim;            // floats: a warp's share of outputs
-  static constexpr int kRingBytes =
-      Ring::kBytes > 4 * kJoin ? Ring::kBytes : (4 * kJoin + 127) / 128 * 128;
+  static constexpr int kRingBytes = Ring::kBytes > 4 * kJoin ? Ring::kBytes
+                                                             : (4 * kJoin + 127) / 128 * 128;
   static constexpr std::size_t kSharedBytes =
       static_cast<std::size_t>(kRingBytes) +
       4 * (Rows * Dim + kParts + Rows * kTileEntries + kTileEntries + 2 * Rows);
@@ -69,7 +69,7 @@ struct AttentionBody {
   struct Shared {
     float *join, *query, *parts, *weights, *bias, *factor, *sums;
     TERSEKV_HD explicit Shared(std::byte* memory) {
-      join = reinterpret_cast<float*>(memory);  // over the ring, once it has run dry
+      join = reinterpret_cast<float*>(memory);                // over the ring, once it has run dry
       query = reinterpret_cast<float*>(memory + kRingBytes);  // [Dim, Rows]
       parts = query + Rows * Dim;                             // [Warps, Rows, entries]
       weights = parts + kParts;                               // [Rows, entries], exp(l - max)
@@ -102,9 +102,10 @@ struct AttentionBody {
         const std::byte* page = args.heads.table(work.head_of_cache)[slot >> layout.shift];
         const auto* weights = reinterpret_cast<const float*>(page + layout.weights_at);
         // A slot that was never written has any weight.
-        shared.bias[e] = slot < work.length ? args.alpha * tersekv::detail::log_of(
-                                                               weights[slot & (layout.page_size - 1)])
-                                            : 0.0f;
+        shared.bias[e] =
+            slot < work.length
+                ? args.alpha * tersekv::detail::log_of(weights[slot & (layout.page_size - 1)])
+                : 0.0f;
       }
     }
     for (int e = 2 * context.lane(); e < kTileEntries; e += 2 * kWarp) {
@@ -130,15 +131,14 @@ struct AttentionBody {
     TERSEKV_UNROLL
     for (int i = 0; i < kMyRows; ++i) {
       const int r = context.warp() + i * Warps;
-      if (r < Rows) softmax(context, args, work, shared, first, r, i);
+      if (r < Rows) softmax(context, args, shared, first, r, i);
     }  // and the barrier before the slab of values
   }
 
   /// The running softmax of row r, the i-th of this warp.
   template <class Context>
-  TERSEKV_HD void softmax(const Context& context, const Args& args,
-                          const AttentionWork<Args>& work, const Shared& shared, Index first,
-                          int r, int i) {
+  TERSEKV_HD void softmax(const Context& context, const Args& args, const Shared& shared,
+                          Index first, int r, int i) {
     constexpr int mine = kTileEntries / kWarp;
     const Index visible = visible_[i];
     float logit[mine];

@@ -87,18 +87,14 @@ struct TileRing {
   static constexpr int kKeyChunks = kEntries * static_cast<int>(sizeof(KeyCodec)) / 16;  // of a row
   static constexpr int kValueChunks = Dim * static_cast<int>(sizeof(ValueCodec)) / 16;
   static constexpr int kSlabBytes =
-      16 * (Dim * kKeyChunks > kEntries * kValueChunks ? Dim * kKeyChunks
-                                                       : kEntries * kValueChunks);
+      16 *
+      (Dim * kKeyChunks > kEntries * kValueChunks ? Dim * kKeyChunks : kEntries * kValueChunks);
   static constexpr int kBytes = kStages * kSlabBytes;
   static_assert(Dim * sizeof(ValueCodec) % 16 == 0, "rows of values are whole chunks");
 
   /// Of chunks per row: those that may trade places.
   TERSEKV_HD static constexpr int mask(int chunks) {
-    return !Swizzle            ? 0
-           : chunks % 8 == 0   ? 7
-           : chunks % 4 == 0   ? 3
-           : chunks % 2 == 0   ? 1
-                               : 0;
+    return !Swizzle ? 0 : chunks % 8 == 0 ? 7 : chunks % 4 == 0 ? 3 : chunks % 2 == 0 ? 1 : 0;
   }
   /// Byte of chunk c of row r of a slab of keys, or values.
   TERSEKV_HD static int key_at(int r, int c) {
@@ -115,8 +111,8 @@ struct TileRing {
 
   /// Starts the copies of one slab, for tile `first_tile + index / 2`. All threads.
   template <class Context>
-  TERSEKV_HD void load(const Context& context, const PageLayout& layout,
-                       std::byte* const* pages, Index first_tile, Index index) const {
+  TERSEKV_HD void load(const Context& context, const PageLayout& layout, std::byte* const* pages,
+                       Index first_tile, Index index) const {
     const Index entry = (first_tile + index / 2) * kEntries;
     const Index in_page = entry & (layout.page_size - 1);
     const std::byte* page = pages[entry >> layout.shift];
@@ -129,8 +125,8 @@ struct TileRing {
         context.copy16(to + key_at(r, c), keys + r * row_bytes + 16 * c);
       }
     } else {
-      const std::byte* values = page + layout.values_at +
-                                in_page * Dim * static_cast<Index>(sizeof(ValueCodec));
+      const std::byte* values =
+          page + layout.values_at + in_page * Dim * static_cast<Index>(sizeof(ValueCodec));
       for (int i = context.thread(); i < kEntries * kValueChunks; i += context.threads()) {
         const int r = i / kValueChunks, c = i % kValueChunks;
         context.copy16(to + value_at(r, c), values + 16 * i);

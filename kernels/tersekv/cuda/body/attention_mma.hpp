@@ -23,13 +23,13 @@ struct AttentionMmaBody {
   static constexpr int kTileEntries = Ring::kEntries;
   static constexpr int kTileRows = 16;
 
-  static constexpr int kSteps = Dim / 16;                     // of 16 dimensions
-  static constexpr int kQueryBytes = kSteps * kWarp * 16;     // fragments
-  static constexpr int kJoin = Warps * kTileRows * Dim;       // floats
-  static constexpr int kRingBytes =
-      Ring::kBytes > 4 * kJoin ? Ring::kBytes : (4 * kJoin + 127) / 128 * 128;
-  static constexpr std::size_t kSharedBytes = static_cast<std::size_t>(kRingBytes) + kQueryBytes +
-                                              std::size_t{2 * 4 * Warps * kTileRows};
+  static constexpr int kSteps = Dim / 16;                  // of 16 dimensions
+  static constexpr int kQueryBytes = kSteps * kWarp * 16;  // fragments
+  static constexpr int kJoin = Warps * kTileRows * Dim;    // floats
+  static constexpr int kRingBytes = Ring::kBytes > 4 * kJoin ? Ring::kBytes
+                                                             : (4 * kJoin + 127) / 128 * 128;
+  static constexpr std::size_t kSharedBytes =
+      static_cast<std::size_t>(kRingBytes) + kQueryBytes + std::size_t{2 * 4 * Warps * kTileRows};
 
   template <class Context>
   static TERSEKV_HD void run(const Context& context, const Args& args) {
@@ -105,15 +105,14 @@ struct AttentionMmaBody {
     if (args.alpha == 0.0f) return;
     const PageLayout& layout = args.heads.layout;
     const std::byte* page = args.heads.table(work.head_of_cache)[first >> layout.shift];
-    const auto* weights = reinterpret_cast<const float*>(page + layout.weights_at) +
-                          (first & (layout.page_size - 1));
+    const auto* weights =
+        reinterpret_cast<const float*>(page + layout.weights_at) + (first & (layout.page_size - 1));
     for (int g = 0; g < kGroups; ++g) {
       for (int i = 0; i < 2; ++i) {
         const int e = column(context, g) + i;
         // A slot that was never written has any weight.
-        bias_[g][i] = first + e < work.length
-                          ? args.alpha * tersekv::detail::log_of(weights[e])
-                          : 0.0f;
+        bias_[g][i] =
+            first + e < work.length ? args.alpha * tersekv::detail::log_of(weights[e]) : 0.0f;
       }
     }
   }

@@ -13,8 +13,8 @@ namespace tersekv::cuda {
 /// Entries that attention reads at a time; a page of a cache on a device holds a multiple.
 inline constexpr Index kLeastPageSize = 64;
 
-/// A pool's idle pages, on the device: `list[0, count)`. Within one kernel pages are either taken or
-/// given, never both, so two counters without order do.
+/// A pool's idle pages, on the device: `list[0, count)`. Within one kernel pages are either taken
+/// or given, never both, so two counters without order do.
 struct FreePages {
   std::byte** list = nullptr;
   std::int32_t* count = nullptr;
@@ -59,11 +59,7 @@ struct DeviceHeads {
   }
   /// For a policy's bodies. The layout and the shape must outlive it: they are the kernel's.
   TERSEKV_HD Head<KeyCodec, ValueCodec> head(Index head, const Scratch& scratch) const {
-    return {table(head),
-            &layout,
-            states + head,
-            &shape,
-            registers + head * layout.registers,
+    return {table(head), &layout, states + head, &shape, registers + head * layout.registers,
             scratch};
   }
 };

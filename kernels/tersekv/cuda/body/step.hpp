@@ -79,8 +79,8 @@ struct StepBody {
     const Index sequence = launch_head / attention.heads.num_kv_heads;
     const Index kv_head = launch_head % attention.heads.num_kv_heads;
     const Index length =
-        attention.heads.states[attention.first_sequence * attention.heads.num_kv_heads +
-                               launch_head]
+        attention.heads
+            .states[attention.first_sequence * attention.heads.num_kv_heads + launch_head]
             .length;
     const SplitPlan plan(length, attention.tile, attention.splits, attention.least_tiles);
     const int used = plan.used();
@@ -115,8 +115,8 @@ struct StepBody {
   }
   /// Attention per entry of row r, for the policy or the caller, or the logits as they are.
   template <class Team, class HeadType>
-  static TERSEKV_HD void show(Team& team, const Args& args, const HeadType& head,
-                              Index launch_head, Index r, bool first) {
+  static TERSEKV_HD void show(Team& team, const Args& args, const HeadType& head, Index launch_head,
+                              Index r, bool first) {
     const Attention& attention = args.attention;
     const DeviceScratch& scratch = attention.scratch;
     const Index group = attention.heads.shape.group_size, dim = attention.heads.layout.head_dim;

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "tersekv/cuda/batch.hpp"
+#include "tersekv/cuda/body/append.hpp"
+#include "tersekv/cuda/body/step.hpp"
+#include "tersekv/cuda/cache_setup.hpp"
+#include "tersekv/cuda/device_store.hpp"
+#include "tersekv/cuda/launcher.hpp"
+
+namespace tersekv::cuda {
+
+/// The launches behind a cache's verbs, after all checks, and the memory that they work on. A
+/// decode step is three: append; attention; and, where splits are joined or the policy has
+/// something to do, the step.
+template <class PolicyType, class KeyCodec, class ValueCodec, class Runtime, class Dims>
+class CacheLaunches {
+ public:
+  using Stream = typename Runtime::Stream;
+  using Store = DeviceStore<Runtime, KeyCodec, ValueCodec>;
+  using Workspace = BasicWorkspace<Runtime>;
+  using Setup = CacheSetup<PolicyType, KeyCodec, ValueCodec, Dims>;
+  template <class T>
+  using Step = StepBody<PolicyType, KeyCodec, ValueCodec, T, Runtime::kTeamThreads>;
+  /// What a call asks of its launches.
+  template <class T>
+  struct Work : Step<T>::Args {
+    Sequences sequences{0};
+  };
+
+  CacheLaunches(const CacheConfig& config, const PolicyType& policy, const DeviceOptions& options,
+                BasicPagePool<Runtime>* pool, Workspace& workspace, Stream stream)
+      : policy_(policy),
+        reduce_(config.group_reduce),
+        tuning_(Setup::tuning(options.tuning)),
+        shape_(Setup::shape(config, policy)),
+        store_(Setup::budgets(config), config.num_kv_heads, Setup::layout(config, policy, shape_),
+               shape_, Setup::most_entries(config, policy, shape_, options), pool, stream),
+        workspace_(&workspace) {
+    typename Workspace::Needs needs;
+    needs.heads = store_.heads();
+    needs.entries = store_.capacity();
+    needs.group = shape_.group_size;
+    needs.head_dim = shape_.head_dim;
+    needs.rows = tuning_.observed_rows;
+    needs.parts = shape_.group_size * (needs.heads + 4 * Runtime::multiprocessors());
+    needs.logits = PolicyType::observes != Observes::nothing;
+    workspace_->reserve(needs);
+  }
+
+  Store& store() { return store_; }
+  const Store& store() const { return store_; }
+  const Tuning& tuning() const { return tuning_; }
+
+  template <class F>
+  void for_heads(Sequences s, F&& f) const {
+    const Index first = s.first * num_kv_heads();
+    for (Index h = first; h < first + heads_of(s); ++h) f(h);
+  }
+  /// Entries of the longest head, as far as the host knows.
+  Index longest(Sequences s) const { return store_.longest(s.first * num_kv_heads(), heads_of(s)); }
+  /// Entries that the policy leaves a head, at most.
+  Index most_kept(Index head) const {
+    return policy_.max_length(shape_, store_.state(head).budget);
+  }
+  /// How many of the last `rows` rows the policy asks for.
+  Index wanted_rows(Sequences s, Index rows) const {
+    if (PolicyType::observes == Observes::nothing || rows == 0) return 0;
+    const Index newest = store_.state(s.first * num_kv_heads()).newest;
+    return std::min(rows, policy_.observed_rows(std::max(rows, newest)));
+  }
+
+  /// Rows [first, first + count) of every sequence of the batch.
+  template <class T>
+  void append(const Batch<T>& batch, Index first, Index count, Stream stream) {
+    if (count == 0) return;
+    using Body = AppendBody<PolicyType, KeyCodec, ValueCodec, T, Runtime::kAppendThreads>;
+    typename Body::Args args{.heads = store_.view(), .policy = policy_};
+    args.k = batch.k;
+    args.v = batch.v;
+    args.token_scores = batch.token_scores;
+    args.first_sequence = batch.sequences.first;
+    args.rows = batch.k.tokens / batch.sequences.count;
+    args.first_row = first;
+    args.num_rows = count;
+    args.scratch = scratch(1);
+    Runtime::template launch<Body>(Grid{static_cast<int>(heads_of(batch.sequences))}, 1, nullptr,
+                                   stream, args);
+    for_heads(batch.sequences, [&](Index h) { store_.note_append(h, count); });
+  }
+
+  /// `rows` queries of each sequence, of which those before end_row have been appended.
+  template <class T>
+  Work<T> work_on(Sequences s, const TokenView<const T>& q, Index rows, Index end_row) const {
+    Work<T> work;
+    work.policy = policy_;
+    work.sequences = s;
+    work.reduce = reduce_;
+    auto& attention = work.attention;
+    attention.heads = store_.view();
+    attention.q = q;
+    attention.first_sequence = s.first;
+    attention.rows = rows;
+    attention.end_row = end_row;
+    attention.alpha = PolicyType::uses_weights ? policy_.alpha() : 0.0f;
+    return work;
+  }
+
+  /// Attention of rows [first, first + count), then what `work` asks for: the policy's part after
+  /// the last of them, also where there are none.
+  template <class T>
+  void attend(Work<T>& work, Index first, Index count, Stream stream) {
+    if (count == 0) {
+      if (work.compress) step_alone(work, first, 0, stream);
+      return;
+    }
+    const bool shown = work.observe || work.rows_out.data != nullptr;
+    const Index heads = heads_of(work.sequences);
+    const Index room = workspace_->logits() / (heads * shape_.group_size * store_.capacity());
+    const Index at_once = shown ? std::max<Index>(room, 1) : count;
+    const AttentionRows<float> rows_out = work.rows_out;
+    const bool compress = work.compress;
+    for (Index done = 0; done < count; done += at_once) {
+      auto& attention = work.attention;
+      attention.first_row = first + done;
+      attention.num_rows = std::min(at_once, count - done);
+      attention.write_logits = shown;
+      attention.biased = rows_out.data != nullptr || PolicyType::observes != Observes::logits;
+      attention.scratch = scratch(attention.num_rows);
+      attention.part_out = workspace_->part_out();
+      attention.part_max = workspace_->part_max();
+      attention.part_sum = workspace_->part_sum();
+      const Index length =
+          tuning_.plan_length == kAuto ? longest(work.sequences) : tuning_.plan_length;
+      launch_attention<Runtime, Dims>(attention, heads, length, workspace_->parts(), tuning_,
+                                      stream);
+      work.join = attention.splits > 1;
+      work.first_observed = done == 0;
+      work.compress = compress && done + at_once >= count;
+      if (rows_out.data != nullptr) {
+        work.rows_out.data = rows_out.data + done * rows_out.row_stride;
+      }
+      if (work.join || shown || work.compress) step(work, stream);
+    }
+  }
+
+  /// The policy's part where no attention was launched for it.
+  template <class T>
+  void step_alone(Work<T>& work, Index first, Index count, Stream stream) {
+    work.attention.first_row = first;
+    work.attention.num_rows = count;
+    work.attention.write_logits = work.join = false;
+    work.attention.scratch = scratch(std::max<Index>(count, 1));
+    step(work, stream);
+  }
+
+ private:
+  Index num_kv_heads() const { return store_.view().num_kv_heads; }
+  Index heads_of(Sequences s) const { return s.count * num_kv_heads(); }
+  DeviceScratch scratch(Index rows) const {
+    return workspace_->scratch(store_.capacity(), shape_.group_size, shape_.head_dim, rows);
+  }
+
+  template <class T>
+  void step(const Work<T>& work, Stream stream) {
+    const Index heads = heads_of(work.sequences);
+    const int team = tuning_.team_blocks > 0
+                         ? tuning_.team_blocks
+                         : choose_team(heads, longest(work.sequences), Runtime::multiprocessors(),
+                                       DeviceScratch::kMostTeamBlocks);
+    const typename Step<T>::Args& args = work;
+    Runtime::template launch<Step<T>>(Grid{static_cast<int>(heads) * team}, team,
+                                      workspace_->barrier_words(), stream, args);
+    if (!work.compress) return;
+    for_heads(work.sequences, [&](Index h) { store_.note_compression(h, most_kept(h)); });
+  }
+
+  PolicyType policy_;
+  GroupReduce reduce_;
+  Tuning tuning_;
+  Shape shape_;
+  Store store_;
+  Workspace* workspace_;
+};
+
+}  // namespace tersekv::cuda

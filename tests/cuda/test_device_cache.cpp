@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cuda/device_tokens.hpp"
+#include "refusal.hpp"
+#include "tersekv/tersekv.hpp"
+
+// The cache on a device as a whole: verbs, batches, pages, errors, copies.
+
+using namespace tersekv;
+using on_device::Array;
+using on_device::Tokens;
+using support::Random;
+
+namespace {
+
+constexpr Index kDim = 16, kHeads = 2, kGroup = 2;
+template <class Policy, class Codec = float>
+using DeviceCache = on_device::KVCache<Policy, Codec, Codec, tersekv::cuda::HeadDims<kDim>>;
+
+CacheConfig config(Index sequences, Index budget) {
+  return {.num_sequences = sequences,
+          .num_q_heads = kHeads * kGroup,
+          .num_kv_heads = kHeads,
+          .head_dim = kDim,
+          .budget = budget};
+}
+Tokens tokens(Random& random, Index count) { return Tokens(random, count, kHeads, kGroup, kDim); }
+
+template <class Cache>
+void same_entries(Cache& a, Index sequence_a, Cache& b, Index sequence_b) {
+  const auto host_a = a.synchronize_to_host(), host_b = b.synchronize_to_host();
+  for (Index h = 0; h < kHeads; ++h) {
+    const auto x = host_a.entries(sequence_a, h), y = host_b.entries(sequence_b, h);
+    REQUIRE(x.size() == y.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      CHECK(x[i].position == y[i].position);
+      CHECK(x[i].weight == y[i].weight);
+      CHECK(x[i].score == y[i].score);
+      CHECK(x[i].key == y[i].key);
+      CHECK(x[i].value == y[i].value);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("device: a batch of unequal sequences is each of them alone, bit for bit", "[small]") {
+  on_device::require_device();
+  Random random(1);
+  using Cache = DeviceCache<ZSMerge>;
+  Cache batch(config(3, 20), {}, {.max_chunk = 40});
+  std::vector<Cache> alone;
+  for (const Index prompt : {5, 33, 12}) {
+    const auto s = std::ssize(alone);
+    alone.emplace_back(config(1, 20), ZSMerge{}, tersekv::cuda::DeviceOptions{.max_chunk = 40});
+    const Tokens t = tokens(random, prompt);
+    batch.extend(t.batch(s));
+    const auto together = t.out();
+    alone.back().extend(t.batch(0));
+    CHECK(t.out() == together);
+  }
+  for (int step = 0; step < 4; ++step) {
+    const Tokens t = tokens(random, 3);
+    batch.extend(t.batch({0, 3}));
+    const auto together = t.out();
+    std::vector<float> each;
+    for (Index s = 0; s < 3; ++s) {
+      const Tokens one = t.rows(s, 1);
+      alone[static_cast<std::size_t>(s)].extend(one.batch(0));
+      const auto out = one.out();
+      each.insert(each.end(), out.begin(), out.end());
+    }
+    CHECK(each == together);
+  }
+  for (Index s = 0; s < 3; ++s) same_entries(batch, s, alone[static_cast<std::size_t>(s)], 0);
+}
+
+TEST_CASE("device: extend is append, attend, observe and compress", "[small]") {
+  on_device::require_device();
+  Random random(2);
+  using Cache = DeviceCache<KeepKV>;
+  Cache one(config(1, 20), {}, {.max_chunk = 30}), four(config(1, 20), {}, {.max_chunk = 30});
+  for (const Index count : {25, 1, 1, 3, 1}) {
+    const Tokens t = tokens(random, count);
+    one.extend(t.batch(0));
+    const auto want = t.out();
+    const auto b = t.batch(0);
+    four.append<const float>(0, b.k, b.v);
+    four.attend<float>(0, b.q, b.out);
+    four.observe<const float>(0, b.q);
+    four.compress(0);
+    CHECK(t.out() == want);
+  }
+  same_entries(one, 0, four, 0);
+}
+
+TEST_CASE("device: attention rows of the caller's kernel are observed as the cache's own") {
+  on_device::require_device();
+  Random random(3);
+  using Cache = DeviceCache<H2O>;
+  Cache one(config(1, 20), {}, {.max_chunk = 30}), rows(config(1, 20), {}, {.max_chunk = 30});
+  for (const Index count : {25, 1, 4}) {
+    const Tokens t = tokens(random, count);
+    one.extend(t.batch(0));
+    const auto b = t.batch(0);
+    rows.append<const float>(0, b.k, b.v);
+    const Index longest = 30 + 20;
+    const Array<float> attention(count * kHeads * longest, 0.0f);
+    const AttentionRows<float> view{attention.data(), count, kHeads * longest, longest};
+    rows.attend<float>(0, b.q, b.out, {.rows = view});
+    rows.observe(0, AttentionRows<const float>(view));
+    rows.compress(0);
+  }
+  same_entries(one, 0, rows, 0);
+}
+
+TEST_CASE("device: pages come back to a shared pool when a policy evicts", "[small]") {
+  on_device::require_device();
+  Random random(4);
+  tersekv::cuda::BasicPagePool<on_device::Runtime> pool(8);
+  tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
+  using Cache = DeviceCache<KVzap>;
+  const auto policy = make_kvzap({.threshold = 0.0f, .window = 4});
+  {
+    CacheConfig unlimited = config(1, 1);
+    unlimited.budget = {};
+    Cache cache(unlimited, policy, {.max_chunk = 256, .max_length = 256}, pool, workspace);
+    CHECK(pool.synchronize_idle_pages() == 8);
+    Tokens t = tokens(random, 200);
+    t.score([](Index token, Index head) { return head == 0 && token >= 60 ? -1.0f : 1.0f; });
+    auto b = t.batch(0);
+    cache.append<const float>(0, b.k, b.v, b.token_scores);
+    CHECK(pool.synchronize_idle_pages() == 0);  // 200 entries: four pages for each of two heads
+    cache.compress(0);
+    cache.synchronize();
+    CHECK(cache.length(0, 0) == 64);
+    CHECK(cache.length(0, 1) == 200);
+    CHECK(pool.synchronize_idle_pages() == 3);
+    cache.clear(0);
+    cache.synchronize();
+    CHECK(cache.length(0, 1) == 0);
+    CHECK(cache.tokens_seen(0) == 0);
+    CHECK(pool.synchronize_idle_pages() == 8);
+
+    cache.append<const float>(0, b.k, b.v, b.token_scores);
+    cache.synchronize();
+    CHECK(cache.length(0, 0) == 200);
+  }
+  CHECK(pool.synchronize_idle_pages() == 8);  // the cache is gone
+}
+
+TEST_CASE("device: a head that finds no page keeps what it has, and the host is told") {
+  on_device::require_device();
+  Random random(5);
+  tersekv::cuda::BasicPagePool<on_device::Runtime> pool(3);
+  tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
+  DeviceCache<Full> cache(config(1, kUnlimited), {}, {.max_chunk = 200, .max_length = 200}, pool,
+                          workspace);
+  const Tokens t = tokens(random, 60), more = tokens(random, 10);
+  cache.extend(t.batch(0));
+  cache.synchronize();
+  cache.extend(more.batch(0));  // two heads, one page
+  CHECK_THROWS_AS(cache.synchronize(), tersekv::cuda::OutOfPages);
+  CHECK(std::min(cache.length(0, 0), cache.length(0, 1)) == 60);
+  CHECK(std::max(cache.length(0, 0), cache.length(0, 1)) == 70);
+  cache.clear(0);
+  cache.extend(t.batch(0));
+  cache.synchronize();
+  CHECK(cache.length(0, 0) == 60);
+  CHECK(cache.length(0, 1) == 60);
+}
+
+TEST_CASE("device: a cache goes to the host and back, and goes on as if it had not", "[small]") {
+  on_device::require_device();
+  Random random(6);
+  using Cache = DeviceCache<KeepKVPair, Half>;
+  Cache here(config(2, 20), {}, {.max_chunk = 40}), there(config(2, 20), {}, {.max_chunk = 40});
+  for (Index s = 0; s < 2; ++s) here.extend(tokens(random, 30 + 5 * s).batch(s));
+  there.extend(tokens(random, 7).batch(1));  // is forgotten
+  auto host = here.synchronize_to_host();
+  there.synchronize_from_host(host);
+  same_entries(here, 1, there, 1);
+  for (int step = 0; step < 3; ++step) {
+    const Tokens t = tokens(random, 2);
+    here.extend(t.batch({0, 2}));
+    const auto want = t.out();
+    there.extend(t.batch({0, 2}));
+    CHECK(t.out() == want);
+    const Tokens again = t.rows(1, 1);  // the host's copy can go on as well
+    const auto rows = again.host_rows();
+    std::vector<float> out(rows.q.size());
+    host.extend(nhd_view(rows.q.data(), 1, kHeads * kGroup, kDim),
+                nhd_view(rows.k.data(), 1, kHeads, kDim), nhd_view(rows.v.data(), 1, kHeads, kDim),
+                nhd_view(out.data(), 1, kHeads * kGroup, kDim));
+  }
+  for (Index s = 0; s < 2; ++s) same_entries(here, s, there, s);
+  CHECK(host.tokens_seen(0) == 33);
+}
+
+TEST_CASE("device: per-head budgets and lengths") {
+  on_device::require_device();
+  Random random(7);
+  CacheConfig ragged = config(1, 1);
+  ragged.budget = {12, 90};
+  DeviceCache<StreamingLLM> cache(ragged, {}, {.max_chunk = 120});
+  cache.extend(tokens(random, 110).batch(0));
+  for (int step = 0; step < 3; ++step) cache.extend(tokens(random, 1).batch(0));
+  cache.synchronize();
+  CHECK(cache.length(0, 0) == 12);
+  CHECK(cache.length(0, 1) == 90);
+  CHECK(cache.counts(0, 0).evictions == 113 - 12);
+}
+
+TEST_CASE("device: bad arguments are refused before anything is launched", "[small]") {
+  on_device::require_device();
+  Random random(8);
+  using Cache = DeviceCache<H2O>;
+  const auto refused = [](auto&& call, const char* message) {
+    CHECK(support::refused(call, {message}));
+  };
+  refused([] { Cache({.num_q_heads = 2, .num_kv_heads = 1, .head_dim = 24, .budget = 8}); },
+          "head_dim, on a device: expected 16, got 24");
+  refused([] { Cache({.num_q_heads = 17, .num_kv_heads = 1, .head_dim = 16, .budget = 8}); },
+          "expected 1 to 16, got 17");
+  refused(
+      [] {
+        Cache({.num_q_heads = 1, .num_kv_heads = 1, .head_dim = 16, .budget = 8, .page_size = 32});
+      },
+      "page_size, on a device: expected at least 64, got 32");
+  refused([] { DeviceCache<Full>({.num_q_heads = 1, .num_kv_heads = 1, .head_dim = 16}); },
+          "max_length: expected a number");
+
+  Cache cache(config(2, 20), {}, {.max_chunk = 40});
+  const Tokens t = tokens(random, 4);
+  cache.extend(t.batch(0));
+  auto b = t.batch(0);
+  const auto with = [&](auto change) {
+    auto changed = b;
+    change(changed);
+    return changed;
+  };
+  refused([&] { cache.extend(t.batch(2)); }, "sequence: expected 0 to 1, got 2");
+  refused([&] { cache.extend(t.batch({1, 2})); }, "sequences: expected");
+  refused([&] { cache.extend(t.rows(0, 3).batch({0, 2})); }, "as many for each sequence, got 3");
+  refused([&] { cache.extend(with([](auto& x) { x.k.heads = 3; })); }, "k: expected [4, 2, 16]");
+  refused([&] { cache.extend(with([](auto& x) { x.v.data = nullptr; })); }, "v: expected");
+  refused([&] { cache.extend(with([](auto& x) { x.out.head_stride = 0; })); }, "out: expected");
+  refused([&] { cache.extend(b, {.compress_every = -2}); }, "compress_every: expected");
+  refused([&] { cache.attend<float>(0, t.rows(0, 2).batch(0).q, TokenView<float>{}); },
+          "tokens of q: expected 0 to 1");
+  CHECK(support::refused_with<std::length_error>(
+      [&] { cache.extend(tokens(random, 70).batch(0), {.compress_every = kNever}); },
+      {"entries of a head: expected at most 64"}));
+  cache.synchronize();
+  CHECK(cache.tokens_seen(0) == 4);
+  CHECK(cache.length(0, 0) == 4);
+}
