@@ -7,9 +7,15 @@
 
 #include "tersekv/attention.hpp"
 #include "tersekv/config.hpp"
+#include "tersekv/portability.hpp"
 #include "tersekv/simd.hpp"
 
 namespace tersekv {
+
+#if defined(__CUDACC__)  // SerialTeam is marked for the device, and calls what only the host has
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20013, 20014, 20015
+#endif
 
 /// A **team** is the lanes that work together on one KV head: on the CPU one thread, on a GPU a
 /// thread block, in the tests several real threads. Policy parts are written against a team and
@@ -26,18 +32,19 @@ namespace tersekv {
 /// the same whenever asked, and keys are finite. Ties go to the lower position, for victims and for
 /// targets.
 ///
-/// This one is the CPU's: loops over the pages that the compiler vectorises, and no barrier.
+/// This one is the CPU's: loops over the pages that the compiler vectorises, and no barrier. (Its
+/// functions are marked for the device only because what calls them is.)
 class SerialTeam {
  public:
   /// f(i) for i in [0, n), in any order.
   template <class F>
-  void for_each(Index n, F&& f) const {
+  TERSEKV_HD void for_each(Index n, F&& f) const {
     for (Index i = 0; i < n; ++i) f(i);
   }
 
   /// f(slot) for the head's slots [0, n), in any order.
   template <class Head, class F>
-  void for_each_entry(const Head& head, Index n, F&& f) const {
+  TERSEKV_HD void for_each_entry(const Head& head, Index n, F&& f) const {
     for_each_page(head, n, [&](PageSlot slot, Index count) {
       for (Index i = 0; i < count; ++i, ++slot.in_page) f(slot);
     });
@@ -45,14 +52,14 @@ class SerialTeam {
 
   /// f() on one lane.
   template <class F>
-  void once(F&& f) const {
+  TERSEKV_HD void once(F&& f) const {
     f();
   }
 
   /// The slot in [0, n) with the lowest `key` among the eligible, or -1 where none is. O(n).
   template <class Head, class Eligible, class Key, class Position>
-  Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key,
-               Position&& position) const {
+  TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key,
+                          Position&& position) const {
     // A block's keys first, in a loop without branches; then the few that can be the lowest.
     constexpr float barred = std::numeric_limits<float>::max();
     alignas(64) float keys[kBlock];
@@ -60,7 +67,7 @@ class SerialTeam {
     float best_key = barred;
     for_each_page(head, n, [&](PageSlot slot, Index count) {
       for (Index start = 0; start < count; start += kBlock) {
-        const Index size = std::min(kBlock, count - start);
+        const Index size = std::min(Index{kBlock}, count - start);
         PageSlot at = slot;
         at.in_page += start;
         for (Index i = 0; i < size; ++i, ++at.in_page) {
@@ -84,14 +91,14 @@ class SerialTeam {
     return best;
   }
   template <class Head, class Eligible, class Key>
-  Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
+  TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
     return argmin(head, n, eligible, key, [&](auto slot) { return head.position(slot); });
   }
 
   /// The slot with the highest `key`; otherwise as argmin.
   template <class Head, class Eligible, class Key, class... Position>
-  Index argmax(const Head& head, Index n, Eligible&& eligible, Key&& key,
-               Position&&... position) const {
+  TERSEKV_HD Index argmax(const Head& head, Index n, Eligible&& eligible, Key&& key,
+                          Position&&... position) const {
     return argmin(
         head, n, eligible, [&](auto slot) { return -key(slot); }, position...);
   }
@@ -99,8 +106,8 @@ class SerialTeam {
   /// The `k` eligible slots with the lowest keys, lowest first, into `out` (room for n). There are
   /// at least k. O(n + k log k).
   template <class Head, class Eligible, class Key>
-  void smallest(Index k, const Head& head, Index n, Eligible&& eligible, Key&& key,
-                std::int32_t* out) const {
+  TERSEKV_HD void smallest(Index k, const Head& head, Index n, Eligible&& eligible, Key&& key,
+                           std::int32_t* out) const {
     if (k == 1) {
       out[0] = static_cast<std::int32_t>(argmin(head, n, eligible, key));
       return;
@@ -116,7 +123,7 @@ class SerialTeam {
 
   /// The slots in [0, n) that satisfy `wanted`, ascending, into `out`; returns how many. O(n).
   template <class Head, class Wanted>
-  Index collect(const Head& head, Index n, Wanted&& wanted, std::int32_t* out) const {
+  TERSEKV_HD Index collect(const Head& head, Index n, Wanted&& wanted, std::int32_t* out) const {
     Index found = 0;
     for_each_page(head, n, [&](PageSlot slot, Index count) {
       int any = 0;  // mostly none is, and that is quickly seen
@@ -132,21 +139,21 @@ class SerialTeam {
 
   /// Sorts `items` by `less`, a strict total order. O(n log n).
   template <class Less>
-  void sort(std::int32_t* items, Index n, Less&& less) const {
+  TERSEKV_HD void sort(std::int32_t* items, Index n, Less&& less) const {
     std::sort(items, items + n, less);
   }
 
   /// out[i] = <key of slot i, vector> for i in [0, n); `out` has room for n rounded up to whole
   /// pages. One pass over the keys, O(n head_dim).
   template <class Head>
-  void dot(const Head& head, const float* vector, Index n, float* out) const {
+  TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
     key_products(head, 0, n, vector, 1, head.head_dim(), 1.0f, out, 0);
   }
 
   /// <key of `slot`, vector>, the same bits as from `dot`. Overwrites out[i] for the slots of its
   /// page. O(page_size head_dim).
   template <class Head>
-  float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
+  TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
     const Index first = slot - slot % head.page_size();
     key_products(head, first, slot + 1, vector, 1, head.head_dim(), 1.0f, out, 0);
     return out[slot];
@@ -173,5 +180,9 @@ class SerialTeam {
     return simd::min(low);
   }
 };
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
 
 }  // namespace tersekv

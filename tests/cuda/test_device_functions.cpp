@@ -92,9 +92,9 @@ TEST_CASE("most_similar names the most similar target, ties by position", "[smal
     const Array<float> similarities(2 * 4, -9.0f);
     const float *of_candidates = candidate.data(), *of_targets = target.data();
     for (const Similarity how : {Similarity::dot, Similarity::cosine}) {
-      cuda::most_similar<Runtime, float>(nhd_view(of_candidates, 4, 2, 8),
-                                         nhd_view(of_targets, targets, 2, 8), how, nearest.data(),
-                                         similarities.data(), positions.data(), eligible.data());
+      tersekv::cuda::most_similar<Runtime, float>(
+          nhd_view(of_candidates, 4, 2, 8), nhd_view(of_targets, targets, 2, 8), how,
+          nearest.data(), similarities.data(), positions.data(), eligible.data());
       const auto got = nearest.host();
       const auto got_similarity = similarities.host();
       for (Index h = 0; h < 2; ++h) {
@@ -132,17 +132,17 @@ TEST_CASE("most_similar refuses what does not fit") {
   const float key[8] = {};
   CHECK(support::refused(
       [&] {
-        cuda::most_similar<Runtime, float>(nhd_view(key, 1, 1, 8), nhd_view(key, 1, 2, 4),
-                                           Similarity::dot, &nearest);
+        tersekv::cuda::most_similar<Runtime, float>(nhd_view(key, 1, 1, 8), nhd_view(key, 1, 2, 4),
+                                                    Similarity::dot, &nearest);
       },
       {"candidates: expected [1, 2, 4]"}));
   CHECK(support::refused(
       [&] {
-        cuda::most_similar<Runtime, float>(nhd_view(key, 1, 1, 8), nhd_view(key, 1, 1, 8),
-                                           Similarity::dot, nullptr);
+        tersekv::cuda::most_similar<Runtime, float>(nhd_view(key, 1, 1, 8), nhd_view(key, 1, 1, 8),
+                                                    Similarity::dot, nullptr);
       },
       {"nearest"}));
-  cuda::most_similar<Runtime, float>(none, none, Similarity::dot, nullptr);
+  tersekv::cuda::most_similar<Runtime, float>(none, none, Similarity::dot, nullptr);
 }
 
 TEST_CASE("surrogates of a device agree with the golden log-scores", "[golden][small]") {
@@ -160,8 +160,8 @@ TEST_CASE("surrogates of a device agree with the golden log-scores", "[golden][s
       const float* from = golden.floats("h").row(layer);
       const Array<float> hidden(std::vector<float>(from, from + tokens * dim)),
           scores(tokens * heads, -99.0f);
-      cuda::predict_scores<Runtime, float>(first.view(), only.view(), hidden.data(), tokens, dim,
-                                           scores.data());
+      tersekv::cuda::predict_scores<Runtime, float>(first.view(), only.view(), hidden.data(),
+                                                    tokens, dim, scores.data());
       const auto got = scores.host();
       for (Index t = 0; t < tokens; ++t) {
         for (Index h = 0; h < heads; ++h) {
@@ -177,15 +177,16 @@ TEST_CASE("a surrogate on a device is refused where its layers do not fit") {
   const float x[64] = {};
   float scores[4];
   const LinearView four{x, x, 4, 8}, two{x, x, 2, 5};
-  CHECK(support::refused([&] { cuda::predict_scores<Runtime, float>(four, two, x, 1, 8, scores); },
-                         {"inputs of the second layer: expected 4, got 5"}));
+  CHECK(support::refused(
+      [&] { tersekv::cuda::predict_scores<Runtime, float>(four, two, x, 1, 8, scores); },
+      {"inputs of the second layer: expected 4, got 5"}));
   CHECK(support::refused(
       [&] {
-        cuda::predict_scores<Runtime, float>({}, {x, nullptr, 4, 8}, x, 1, 8, scores);
+        tersekv::cuda::predict_scores<Runtime, float>({}, {x, nullptr, 4, 8}, x, 1, 8, scores);
       },
       {"surrogate: layer second"}));
   const LinearView wide{x, x, 9000, 8}, of_wide{x, x, 2, 9000};
   CHECK(support::refused(
-      [&] { cuda::predict_scores<Runtime, float>(wide, of_wide, x, 1, 8, scores); },
+      [&] { tersekv::cuda::predict_scores<Runtime, float>(wide, of_wide, x, 1, 8, scores); },
       {"at most 8192, got 9000"}));
 }

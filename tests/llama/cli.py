@@ -95,6 +95,14 @@ class Runs(Case):
         ratio = output["cache_bytes"] / output["full_cache_bytes"]
         self.assertAlmostEqual(ratio, 1, delta=0.02)
 
+    def test_the_cpu_is_the_default_device(self):
+        arguments = ["perplexity", *self.base, "--context", 100, "--policy", "h2o", "--budget", 40]
+        default, named = self.json(*arguments), self.json(*arguments, "--device", "cpu")
+        for output in (default, named):
+            for field in ("seconds", "tokens_per_second"):
+                output.pop(field)
+        self.assertEqual(default, named)
+
     def test_prompt_compresses_once(self):
         output = self.json("perplexity", *self.base, "--context", 160, "--prompt", 100, "--policy",
                            "snapkv", "--budget", 40)
@@ -226,6 +234,19 @@ class Refusals(Case):
         self.refused(*compare, "--policies", "tova,lru", saying="no policy 'lru'")
         self.refused(*compare, "--policies", "tova", "--set", "fusion=max", saying="fusion")
         self.refused(*compare, "--policies", "weightedkv", "--budgets", "3")
+
+    def test_devices(self):
+        for command in [["perplexity", *self.base, "--context", 60],
+                        ["recall", *self.base, "--length", 40],
+                        ["compare", *self.base, "--context", 60, "--budgets", "40"],
+                        ["generate", "--model", self.model, "--prompt", "Let"]]:
+            self.refused(*command, "--device", "tpu", saying="expected cpu or cuda")
+            # Built without CUDA, or no device, or a device that this model's heads are too small for.
+            self.refused(*command, "--device", "cuda", saying="device")
+        done = self.run_binary("perplexity", *self.base, "--context", 60, "--device", "cuda")
+        self.assertRegex(done.stderr.decode(), r"built without CUDA \(cmake -DTERSEKV_BUILD_CUDA=ON\)|"
+                                               r"there is no CUDA device|"
+                                               r"head_dim, on a device: expected 64, 128, got 8")
 
     def test_texts(self):
         self.refused("perplexity", *self.base, "--context", 5000, saying="too short")

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -21,9 +21,17 @@ inline void check(cudaError_t code, const char* doing) {
               static_cast<int>(code));
 }
 
+/// Blocks of a multiprocessor that a body's registers must leave room for: those whose shared
+/// memory fits, as far as that makes a difference. Without such a number the compiler spills to
+/// make room for blocks that never come.
+template <class Body>
+inline constexpr int kBlocksAtOnce = std::clamp(static_cast<int>(160 * 1024 /
+                                                                 (Body::kSharedBytes + 1024)),
+                                                1, Body::kThreads > 128 ? 2 : 3);
+
 /// A body as a kernel. Arguments lie in constant memory, so bodies may point at them.
 template <class Body>
-__global__ void __launch_bounds__(Body::kThreads)
+__global__ void __launch_bounds__(Body::kThreads, kBlocksAtOnce<Body>)
     run_body(const __grid_constant__ typename Body::Args args, int team, std::uint32_t* words) {
   extern __shared__ __align__(128) std::byte memory[];
   std::uint32_t* word = words == nullptr ? nullptr : words + blockIdx.x / team;

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The kernels whose registers and spills registers.py watches.
+
+#include "tersekv/cuda/kv_cache.cuh"
+#include "tersekv/tersekv.hpp"
+
+using namespace tersekv;
+using namespace tersekv::cuda;
+
+namespace {
+
+template <class Body>
+void compile() {
+  CudaRuntime::launch<Body>({}, 1, nullptr, {}, {});
+}
+template <class Codec, int Dim>
+void compile_mma() {
+  compile<AttentionMmaBody<Codec, Codec, Dim, CudaRuntime::kAttentionWarps>>();
+}
+template <class Codec, int Dim, int Rows>
+void compile_plain() {
+  compile<AttentionBody<Codec, Codec, Codec, Dim, Rows, CudaRuntime::kAttentionWarps>>();
+}
+template <class Policy>
+void compile_step() {
+  compile<StepBody<Policy, BFloat16, BFloat16, BFloat16, CudaRuntime::kTeamThreads>>();
+}
+
+}  // namespace
+
+void compile_all() {
+  compile_mma<BFloat16, 64>();
+  compile_mma<BFloat16, 80>();
+  compile_mma<BFloat16, 96>();
+  compile_mma<BFloat16, 128>();
+  compile_mma<BFloat16, 192>();
+  compile_mma<BFloat16, 256>();
+  compile_mma<Half, 128>();
+  compile_plain<BFloat16, 64, 1>();
+  compile_plain<BFloat16, 128, 1>();
+  compile_plain<BFloat16, 256, 1>();
+  compile_plain<Half, 128, 1>();
+  compile_plain<Half, 64, 4>();
+  compile_plain<Half, 128, 4>();
+  compile_plain<float, 128, 1>();
+  compile_plain<float, 128, 4>();
+  compile_plain<float, 128, 16>();
+  compile_plain<float, 256, 16>();
+  compile_step<StreamingLLM>();
+  compile_step<H2O>();
+  compile_step<ZSMerge>();
+  compile_step<KeepKV>();
+}

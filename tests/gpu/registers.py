@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""registers.py NVCC SOURCE_DIR [--update]: registers and spills of the kernels in registers.cu.
+
+Compiles them for every architecture with -Xptxas -v and compares with registers.txt: a kernel may use
+fewer registers and spill less than the table says, not more; attention may not spill at all.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ARCHITECTURES = ("80", "90", "100")
+HERE = pathlib.Path(__file__).resolve().parent
+TABLE = HERE / "registers.txt"
+
+
+def parse(report):
+    """{(architecture, kernel): (registers, bytes spilled)} from what ptxas says of itself."""
+    found = {}
+    kernel = None
+    spilled = 0
+    for line in report.splitlines():
+        if match := re.search(r"Compiling entry function '(\S+)' for 'sm_(\d+)'", line):
+            kernel = (match[2], match[1])
+        elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spilled = int(match[1]) + int(match[2])
+        elif (match := re.search(r"Used (\d+) registers", line)) and kernel:
+            found[kernel] = (int(match[1]), spilled)
+            kernel, spilled = None, 0
+    return found
+
+
+def short(demangled):
+    """The body's name and arguments, without namespaces."""
+    body = re.search(r"run_body<(.*) ?>\(", demangled)[1]
+    return re.sub(r"tersekv::(cuda::)?", "", body).replace(" ", "")
+
+
+def demangle(names):
+    out = subprocess.run(["c++filt", *names], capture_output=True, text=True, check=True)
+    return dict(zip(names, out.stdout.splitlines()))
+
+
+def read_table(text):
+    rows = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            architecture, registers, spilled, kernel = line.split()
+            rows[architecture, kernel] = (int(registers), int(spilled))
+    return rows
+
+
+def problems(found, table):
+    for key in sorted(found.keys() | table.keys()):
+        architecture, kernel = key
+        name = f"sm_{architecture} {kernel}"
+        if key not in found:
+            yield f"{name}: in the table, not compiled"
+        elif key not in table:
+            yield f"{name}: compiled, not in the table"
+        elif any(now > then for now, then in zip(found[key], table[key])):
+            yield f"{name}: (registers, bytes spilled) {found[key]}, the table allows {table[key]}"
+        if "Attention" in kernel and found.get(key, (0, 0))[1] > 0:
+            yield f"{name}: attention spills {found[key][1]} bytes"
+
+
+def compiled(nvcc, source):
+    command = [nvcc, "-std=c++20", "-Xptxas", "-v", f"-I{source}/include", f"-I{source}/kernels"]
+    for a in ARCHITECTURES:
+        command += ["-gencode", f"arch=compute_{a},code=sm_{a}"]
+    with tempfile.TemporaryDirectory() as scratch:
+        command += ["-c", str(HERE / "registers.cu"), "-o", f"{scratch}/registers.o"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        sys.exit(run.stdout + run.stderr)
+    found = parse(run.stdout + run.stderr)
+    names = demangle(sorted({kernel for _, kernel in found}))
+    return {(a, short(names[kernel])): numbers for (a, kernel), numbers in found.items()
+            if "run_body" in names[kernel]}
+
+
+if __name__ == "__main__":
+    kernels = compiled(sys.argv[1], sys.argv[2])
+    if "--update" in sys.argv:
+        lines = ["# architecture, registers, bytes spilled (stores and loads), kernel: registers.py"]
+        lines += [f"{a} {r} {s} {k}" for (a, k), (r, s) in sorted(kernels.items())]
+        TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    wrong = list(problems(kernels, read_table(TABLE.read_text(encoding="utf-8"))))
+    print("\n".join(wrong) or f"{len(kernels)} kernels are within the table")
+    sys.exit(bool(wrong))
