@@ -9,24 +9,21 @@
 namespace llama {
 namespace {
 
-// Calls one of three functions with `arguments`, by the name of an element type.
-template <class Function, class... Arguments>
-auto dispatch(const std::string& kv_type, Function* f32, Function* f16, Function* bf16,
-              const Arguments&... arguments) {
-  if (kv_type == "f32") return f32(arguments...);
-  if (kv_type == "f16") return f16(arguments...);
-  if (kv_type == "bf16") return bf16(arguments...);
-  throw std::invalid_argument("element type is '" + kv_type + "', expected f32, f16 or bf16");
+bool on_cuda(const CacheRequest& request) {
+  if (request.device == "cpu" || request.device == "cuda") return request.device == "cuda";
+  throw std::invalid_argument("device is '" + request.device + "', expected cpu or cuda");
 }
 
 }  // namespace
 
 std::unique_ptr<LayerCaches> make_caches(const CacheRequest& request) {
   find_policy(request.policy);  // refuses names that there are not
+  if (on_cuda(request)) return make_cuda_caches(request);
   return dispatch(request.kv_type, make_caches_f32, make_caches_f16, make_caches_bf16, request);
 }
 
 Index full_cache_bytes(const CacheRequest& request, Index tokens) {
+  if (on_cuda(request)) return full_cuda_cache_bytes(request, tokens);
   return dispatch(request.kv_type, full_cache_bytes_f32, full_cache_bytes_f16,
                   full_cache_bytes_bf16, request, tokens);
 }

@@ -30,7 +30,8 @@ struct LayerRows {
   const float* hidden;  ///< [tokens, embedding]: what q, k and v were computed from
 };
 
-/// What all layers and heads hold at the moment, summed.
+/// What all layers and heads hold at the moment, summed. On a device `bytes` is without the pages
+/// that no head has: the pool there is made for the longest sequence.
 struct CacheTotals {
   Index kept_entries = 0;
   Index seen_entries = 0;
@@ -61,10 +62,13 @@ struct CacheRequest {
   std::optional<Index> budget = {};  ///< entries per KV head
   std::string kv_type = "f32";       ///< how keys and values are stored: f32, f16 or bf16
   CacheShape shape = {};
-  int threads = 1;  ///< that share the heads of a layer
+  int threads = 1;             ///< that share the heads of a layer, on the CPU
+  std::string device = "cpu";  ///< where the caches are and attend: cpu or cuda
+  Index tokens = 0;            ///< of the sequence, at most: what a device has room for
 };
 
-/// Throws std::invalid_argument, one line naming what is wrong and what would be right.
+/// Throws std::invalid_argument, one line naming what is wrong and what would be right;
+/// std::runtime_error where there is no such device.
 std::unique_ptr<LayerCaches> make_caches(const CacheRequest& request);
 
 /// Bytes that caches of this shape and element type hold after `tokens` tokens if nothing is

@@ -4,7 +4,7 @@
 namespace llama {
 
 std::unique_ptr<LayerCaches> make_caches_bf16(const CacheRequest& request) {
-  return make_caches_of<tersekv::BFloat16>(request);
+  return make_caches_of<PolicyCaches, tersekv::BFloat16>(request);
 }
 
 Index full_cache_bytes_bf16(const CacheRequest& request, Index tokens) {

@@ -4,7 +4,7 @@
 namespace llama {
 
 std::unique_ptr<LayerCaches> make_caches_f16(const CacheRequest& request) {
-  return make_caches_of<tersekv::Half>(request);
+  return make_caches_of<PolicyCaches, tersekv::Half>(request);
 }
 
 Index full_cache_bytes_f16(const CacheRequest& request, Index tokens) {

@@ -4,7 +4,7 @@
 namespace llama {
 
 std::unique_ptr<LayerCaches> make_caches_f32(const CacheRequest& request) {
-  return make_caches_of<float>(request);
+  return make_caches_of<PolicyCaches, float>(request);
 }
 
 Index full_cache_bytes_f32(const CacheRequest& request, Index tokens) {

@@ -58,12 +58,16 @@ CompareRow plan_row(const Model& model, const PolicyInfo& policy, const BudgetSp
                     const CompareOptions& options, Index recall_tokens, Index instruction) {
   CompareRow row;
   row.budget = budget != nullptr ? budget->text() : "-";
-  CacheRequest request{
-      .policy = policy.name, .kv_type = options.kv_type, .shape = model.cache_shape()};
+  CacheRequest request{.policy = policy.name,
+                       .kv_type = options.kv_type,
+                       .shape = model.cache_shape(),
+                       .device = options.device};
   for (const Setting& setting : options.settings) {
     if (has_parameter(policy, setting.name)) request.settings.push_back(setting);
   }
   row.prose_request = row.recall_request = request;
+  row.prose_request.tokens = options.context;
+  row.recall_request.tokens = recall_tokens;
   if (budget != nullptr) {
     row.prose_request.budget = budget->entries(options.context);
     row.recall_request.budget = budget->entries(recall_tokens);

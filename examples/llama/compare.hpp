@@ -16,6 +16,7 @@ struct CompareOptions {
   std::vector<BudgetSpec> budgets;
   std::vector<Setting> settings;  ///< each goes to the policies that have such a parameter
   std::string kv_type = "f32";
+  std::string device = "cpu";
   Index context = 0;
   Index offset = 0;
   Index from = 0;           ///< prose: predictions of tokens from + 1 and later count

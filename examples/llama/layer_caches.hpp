@@ -13,9 +13,55 @@
 #include "caches.hpp"
 #include "policy_table.hpp"
 
-// LayerCaches on the library: one tersekv::KVCache per layer. Instantiated once per element type,
-// in a source file of its own, to keep compile times bearable.
+// LayerCaches on the library: one tersekv::KVCache per layer, and what those on a device
+// (device_caches.hpp) share with it. Instantiated once per element type, in a source file of its
+// own, to keep compile times bearable.
 namespace llama {
+
+/// `config` with what the model and the request say of every layer.
+inline tersekv::CacheConfig layer_config(tersekv::CacheConfig config, const CacheRequest& request) {
+  config.num_q_heads = request.shape.q_heads;
+  config.num_kv_heads = request.shape.kv_heads;
+  config.head_dim = request.shape.head_dim;
+  config.budget = tersekv::Budget(request.budget.value_or(tersekv::kUnlimited));
+  return config;
+}
+
+/// What surrogates predict of new tokens, for policies that want it.
+class TokenScores {
+ public:
+  TokenScores(std::optional<tersekv::SurrogateSet> surrogates, const CacheShape& shape)
+      : surrogates_(std::move(surrogates)), kv_heads_(shape.kv_heads) {
+    if (surrogates_) check(*surrogates_, shape);
+  }
+  /// [tokens, kv_heads], or empty where there are no surrogates. Valid until the next call.
+  tersekv::ScoreView of(Index layer, const LayerRows& rows) {
+    if (!surrogates_) return {};
+    const tersekv::Surrogate& surrogate = surrogates_->layer(layer);
+    scores_.resize(static_cast<std::size_t>(rows.tokens * kv_heads_));
+    surrogate.predict(rows.hidden, rows.tokens, surrogate.model_dim(), scores_.data());
+    return {scores_.data(), kv_heads_};
+  }
+
+ private:
+  static void check(const tersekv::SurrogateSet& set, const CacheShape& shape) {
+    bool fits = set.size() == shape.layers;
+    for (Index i = 0; fits && i < shape.layers; ++i) {
+      fits = set.layer(i).model_dim() == shape.embedding &&
+             set.layer(i).num_kv_heads() == shape.kv_heads;
+    }
+    if (!fits) {
+      throw std::invalid_argument("the surrogates do not fit the model: expected " +
+                                  std::to_string(shape.layers) + " layers from " +
+                                  std::to_string(shape.embedding) + " dimensions to " +
+                                  std::to_string(shape.kv_heads) + " heads");
+    }
+  }
+
+  std::optional<tersekv::SurrogateSet> surrogates_;
+  Index kv_heads_;
+  std::vector<float> scores_;
+};
 
 /// The heads of a layer on several threads where the call is long enough to be worth waking them.
 class Executor {
@@ -41,15 +87,10 @@ class PolicyCaches final : public LayerCaches {
  public:
   PolicyCaches(const CacheRequest& request, tersekv::CacheConfig config, const Policy& policy,
                std::optional<tersekv::SurrogateSet> surrogates = {})
-      : surrogates_(std::move(surrogates)) {
-    const CacheShape& shape = request.shape;
-    config.num_q_heads = shape.q_heads;
-    config.num_kv_heads = shape.kv_heads;
-    config.head_dim = shape.head_dim;
-    config.budget = tersekv::Budget(request.budget.value_or(tersekv::kUnlimited));
-    if (surrogates_) check_surrogates(*surrogates_, shape);
-    layers_.reserve(static_cast<std::size_t>(shape.layers));
-    for (config.layer = 0; config.layer < shape.layers; ++config.layer) {
+      : scores_(std::move(surrogates), request.shape) {
+    config = layer_config(config, request);
+    layers_.reserve(static_cast<std::size_t>(request.shape.layers));
+    for (config.layer = 0; config.layer < request.shape.layers; ++config.layer) {
       layers_.emplace_back(config, policy, pool_, Executor(request.threads, &worthwhile_));
     }
   }
@@ -61,13 +102,8 @@ class PolicyCaches final : public LayerCaches {
     tersekv::Chunk<float> chunk{.q = tersekv::nhd_view(rows.q, rows.tokens, q_heads, head_dim),
                                 .k = tersekv::nhd_view(rows.k, rows.tokens, kv_heads, head_dim),
                                 .v = tersekv::nhd_view(rows.v, rows.tokens, kv_heads, head_dim),
-                                .out = tersekv::nhd_view(rows.out, rows.tokens, q_heads, head_dim)};
-    if (surrogates_) {
-      const tersekv::Surrogate& surrogate = surrogates_->layer(layer);
-      scores_.resize(static_cast<std::size_t>(rows.tokens * kv_heads));
-      surrogate.predict(rows.hidden, rows.tokens, surrogate.model_dim(), scores_.data());
-      chunk.token_scores = {scores_.data(), kv_heads};
-    }
+                                .out = tersekv::nhd_view(rows.out, rows.tokens, q_heads, head_dim),
+                                .token_scores = scores_.of(layer, rows)};
     const Index entries = cache.length(0, 0) + rows.tokens;
     worthwhile_ = rows.tokens * entries * kv_heads * head_dim >= kWorthwhile;
     static_assert(kNever == tersekv::kNever);
@@ -93,28 +129,13 @@ class PolicyCaches final : public LayerCaches {
   }
 
  private:
-  static void check_surrogates(const tersekv::SurrogateSet& set, const CacheShape& shape) {
-    bool fits = set.size() == shape.layers;
-    for (Index i = 0; fits && i < shape.layers; ++i) {
-      fits = set.layer(i).model_dim() == shape.embedding &&
-             set.layer(i).num_kv_heads() == shape.kv_heads;
-    }
-    if (!fits) {
-      throw std::invalid_argument("the surrogates do not fit the model: expected " +
-                                  std::to_string(shape.layers) + " layers from " +
-                                  std::to_string(shape.embedding) + " dimensions to " +
-                                  std::to_string(shape.kv_heads) + " heads");
-    }
-  }
-
   // Elements of keys that a call multiplies, at least, to be shared among threads: some 0.1 ms.
   static constexpr Index kWorthwhile = Index{1} << 20;
 
   bool worthwhile_ = false;
   tersekv::PagePool pool_;  // all layers'; must outlive them
   std::vector<tersekv::KVCache<Policy, Codec, Codec, Executor>> layers_;
-  std::optional<tersekv::SurrogateSet> surrogates_;
-  std::vector<float> scores_;  // [tokens, kv_heads] of the layer at hand
+  TokenScores scores_;
 };
 
 /// The options and the cache settings that a request asks for, its parameters applied.
@@ -142,7 +163,8 @@ std::pair<Options, tersekv::CacheConfig> apply_settings(
   return result;
 }
 
-template <class Codec>
+/// `Caches<Policy, Codec>` for the policy that the request names.
+template <template <class, class> class Caches, class Codec>
 std::unique_ptr<LayerCaches> make_caches_of(const CacheRequest& request) {
   std::unique_ptr<LayerCaches> caches;
   for_each_policy([&]<class Options, class Create>(const PolicyEntry<Options, Create>& entry) {
@@ -151,8 +173,8 @@ std::unique_ptr<LayerCaches> make_caches_of(const CacheRequest& request) {
     caches = entry.create(
         options, [&](const auto& policy, auto... surrogates) -> std::unique_ptr<LayerCaches> {
           using Policy = std::decay_t<decltype(policy)>;
-          return std::make_unique<PolicyCaches<Policy, Codec>>(request, config, policy,
-                                                               std::move(surrogates)...);
+          return std::make_unique<Caches<Policy, Codec>>(request, config, policy,
+                                                         std::move(surrogates)...);
         });
   });
   return caches;
@@ -189,5 +211,25 @@ std::unique_ptr<LayerCaches> make_caches_bf16(const CacheRequest& request);
 Index full_cache_bytes_f32(const CacheRequest& request, Index tokens);
 Index full_cache_bytes_f16(const CacheRequest& request, Index tokens);
 Index full_cache_bytes_bf16(const CacheRequest& request, Index tokens);
+// The same on a CUDA device.
+std::unique_ptr<LayerCaches> make_cuda_caches_f32(const CacheRequest& request);
+std::unique_ptr<LayerCaches> make_cuda_caches_f16(const CacheRequest& request);
+std::unique_ptr<LayerCaches> make_cuda_caches_bf16(const CacheRequest& request);
+Index full_cuda_cache_bytes_f32(const CacheRequest& request, Index tokens);
+Index full_cuda_cache_bytes_f16(const CacheRequest& request, Index tokens);
+Index full_cuda_cache_bytes_bf16(const CacheRequest& request, Index tokens);
+// In caches_cuda.cu, or where the program is built without CUDA in caches_no_cuda.cpp.
+std::unique_ptr<LayerCaches> make_cuda_caches(const CacheRequest& request);
+Index full_cuda_cache_bytes(const CacheRequest& request, Index tokens);
+
+/// Calls one of three functions with `arguments`, by the name of an element type.
+template <class Function, class... Arguments>
+auto dispatch(const std::string& kv_type, Function* f32, Function* f16, Function* bf16,
+              const Arguments&... arguments) {
+  if (kv_type == "f32") return f32(arguments...);
+  if (kv_type == "f16") return f16(arguments...);
+  if (kv_type == "bf16") return bf16(arguments...);
+  throw std::invalid_argument("element type is '" + kv_type + "', expected f32, f16 or bf16");
+}
 
 }  // namespace llama

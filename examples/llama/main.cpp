@@ -32,6 +32,7 @@ const Flag kBudget{"--budget", "B", "",
                    "entries per KV head (410) or a share of the context (10%)"};
 const Flag kSet{"--set", "NAME=VALUE", "", "a parameter of the policy; may be repeated", true};
 const Flag kKvType{"--kv-type", "TYPE", "f32", "how keys and values are stored: f32, f16, bf16"};
+const Flag kDevice{"--device", "NAME", "cpu", "where the caches are, and attend: cpu, cuda"};
 const Flag kThreads{"--threads", "N", "", "threads (all cores)"};
 const Flag kJson{"--json", "", "", "print one JSON object instead of text"};
 const Flag kOffset{"--offset", "TOKENS", "0", "where in the text to begin"};
@@ -66,13 +67,15 @@ std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// `context`: the tokens that a share of the budget refers to.
+// `context`: the tokens that will be fed, at most; a share of the budget refers to them.
 CacheRequest cache_request(const Options& options, const Model& model, Index context) {
   CacheRequest request{.policy = options.text("--policy"),
                        .settings = parse_settings(options.all("--set")),
                        .kv_type = options.text("--kv-type"),
                        .shape = model.cache_shape(),
-                       .threads = thread_count(options)};
+                       .threads = thread_count(options),
+                       .device = options.text("--device"),
+                       .tokens = context};
   const PolicyInfo& policy = find_policy(request.policy);
   if (policy.needs_budget) {
     if (!options.has("--budget")) throw UsageError(policy.name + " needs a --budget");
@@ -106,6 +109,7 @@ const std::vector<Flag> kGenerateFlags = {
     {"--top-p", "P", "1", "draw from the likeliest tokens with this much probability"},
     {"--seed", "N", "0", "of the random draws"},
     kKvType,
+    kDevice,
     kThreads,
     kJson};
 
@@ -166,6 +170,7 @@ const std::vector<Flag> kPerplexityFlags = {
     {"--from", "TOKENS", "0", "count predictions of tokens offset+from+1 .. offset+N"},
     {"--prompt", "P", "", "one compression after P tokens, none thereafter (else: after each)"},
     kKvType,
+    kDevice,
     kChunk,
     kThreads,
     kJson};
@@ -204,6 +209,7 @@ const std::vector<Flag> kRecallFlags = {
     {"--length", "N", "512", "tokens of the passage; a budget's share is one of the whole run"},
     kOffset,
     kKvType,
+    kDevice,
     kChunk,
     kThreads,
     kJson};
@@ -245,6 +251,7 @@ const std::vector<Flag> kCompareFlags = {
     {"--policies", "LIST", "all", "names, or all; full is always among them"},
     kSet,
     kKvType,
+    kDevice,
     kThreads,
     {"--json", "FILE", "", "write the figures to a file (- is the standard output)"},
     {"--svg", "FILE", "", "draw them to a file"}};
@@ -263,6 +270,7 @@ void run_compare(const Options& options) {
     plan.budgets.emplace_back(budget);
   }
   plan.kv_type = options.text("--kv-type");
+  plan.device = options.text("--device");
   plan.workers = thread_count(options);
   for (const char* output : {"--json", "--svg"}) {
     if (options.has(output)) check_writable(options.text(output));

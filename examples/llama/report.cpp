@@ -75,22 +75,24 @@ void print_parameters(std::ostream& out, const std::vector<ParameterInfo>& param
 }  // namespace
 
 Json to_json(const CacheRequest& request, Index context, const Evaluation& run) {
-  return {{"policy", request.policy},
-          {"budget", request.budget ? Json(*request.budget) : Json()},
-          {"settings", settings_json(request.settings)},
-          {"kv_type", request.kv_type},
-          {"context", context},
-          {"tokens", run.tokens},
-          {"nll", run.nll},
-          {"perplexity", run.perplexity()},
-          {"kept_entries", run.cache.kept_entries},
-          {"seen_entries", run.cache.seen_entries},
-          {"cache_bytes", run.cache.bytes},
-          {"full_cache_bytes", run.full_bytes},
-          {"evictions", run.cache.evictions},
-          {"merges", run.cache.merges},
-          {"seconds", run.seconds},
-          {"tokens_per_second", run.tokens_per_second()}};
+  Json json{{"policy", request.policy},
+            {"budget", request.budget ? Json(*request.budget) : Json()},
+            {"settings", settings_json(request.settings)},
+            {"kv_type", request.kv_type},
+            {"context", context},
+            {"tokens", run.tokens},
+            {"nll", run.nll},
+            {"perplexity", run.perplexity()},
+            {"kept_entries", run.cache.kept_entries},
+            {"seen_entries", run.cache.seen_entries},
+            {"cache_bytes", run.cache.bytes},
+            {"full_cache_bytes", run.full_bytes},
+            {"evictions", run.cache.evictions},
+            {"merges", run.cache.merges},
+            {"seconds", run.seconds},
+            {"tokens_per_second", run.tokens_per_second()}};
+  if (request.device != "cpu") json["device"] = request.device;
+  return json;
 }
 
 Json to_json(const Comparison& comparison) {

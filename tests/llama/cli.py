@@ -241,12 +241,12 @@ class Refusals(Case):
                         ["compare", *self.base, "--context", 60, "--budgets", "40"],
                         ["generate", "--model", self.model, "--prompt", "Let"]]:
             self.refused(*command, "--device", "tpu", saying="expected cpu or cuda")
-            # Built without CUDA, or no device, or a device that this model's heads are too small for.
+            # Built without CUDA, no device, or a device that this model's heads are too small for.
             self.refused(*command, "--device", "cuda", saying="device")
         done = self.run_binary("perplexity", *self.base, "--context", 60, "--device", "cuda")
-        self.assertRegex(done.stderr.decode(), r"built without CUDA \(cmake -DTERSEKV_BUILD_CUDA=ON\)|"
-                                               r"there is no CUDA device|"
-                                               r"head_dim, on a device: expected 64, 128, got 8")
+        self.assertRegex(done.stderr.decode(),
+                         r"built without CUDA \(cmake -DTERSEKV_BUILD_CUDA=ON\)|"
+                         r"there is no CUDA device|head_dim, on a device: expected 64, 128, got 8")
 
     def test_texts(self):
         self.refused("perplexity", *self.base, "--context", 5000, saying="too short")
