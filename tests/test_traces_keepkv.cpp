@@ -54,7 +54,7 @@ void agree(const Setup<Policy>& setup, std::uint64_t seed, double completed) {
   run_traces<Codec>(setup, kTraces, seed, tally);
   CAPTURE(tally.traces, tally.completed, tally.entries, tally.ties);
   CHECK(enough(tally, completed));
-  CHECK(tally.entries > 10L * tally.traces);
+  CHECK(tally.entries > 10L * tally.traces / support::kOneTraceIn);
 }
 
 }  // namespace

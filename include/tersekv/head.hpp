@@ -67,6 +67,15 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   TERSEKV_HD void copy_entry(Index from, Index to) const {
     for (Index j = 0; j < head_dim(); ++j) *View::key_at(to, j) = *View::key_at(from, j);
     for (Index j = 0; j < head_dim(); ++j) *View::value_at(to, j) = *View::value_at(from, j);
+    copy_columns(from, to);
+  }
+  /// Element `dim` of the key and of the value of entry `from` into those of slot `to`.
+  TERSEKV_HD void copy_element(Index from, Index to, Index dim) const {
+    *View::key_at(to, dim) = *View::key_at(from, dim);
+    *View::value_at(to, dim) = *View::value_at(from, dim);
+  }
+  /// All of an entry but its key and value.
+  TERSEKV_HD void copy_columns(Index from, Index to) const {
     if (View::layout().has_weights) *View::weight_at(to) = *View::weight_at(from);
     *View::position_at(to) = *View::position_at(from);
     for (Index c = 0; c < View::layout().statistics; ++c) {

@@ -104,7 +104,7 @@ TERSEKV_HD void remove_entries(Team& team, const Head& head, std::int32_t* victi
       sources[a] = static_cast<std::int32_t>(last);
     }
   });
-  team.for_each(holes, [&](Index a) { head.copy_entry(sources[a], victims[a]); });
+  team.copy_entries(head, sources, victims, holes);
   team.once([&] { head.state().length = kept; });
 }
 

@@ -143,6 +143,13 @@ class SerialTeam {
     std::sort(items, items + n, less);
   }
 
+  /// Entry from[a] into slot to[a], for a in [0, n); no slot is in both lists. O(n head_dim).
+  template <class Head>
+  TERSEKV_HD void copy_entries(const Head& head, const std::int32_t* from, const std::int32_t* to,
+                               Index n) const {
+    for (Index a = 0; a < n; ++a) head.copy_entry(from[a], to[a]);
+  }
+
   /// out[i] = <key of slot i, vector> for i in [0, n); `out` has room for n rounded up to whole
   /// pages. One pass over the keys, O(n head_dim).
   template <class Head>

@@ -16,22 +16,29 @@ struct Runtime {
   using Stream = int;
   static constexpr int kAttentionWarps = 2, kTeamThreads = 32, kAppendThreads = 32;
 
-  static void* allocate(std::size_t bytes) {
-    void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  static void* allocate(std::size_t size) {
+    void* memory = std::aligned_alloc(256, (size + 511) / 256 * 256);
     if (memory == nullptr) throw tersekv::cuda::OutOfMemory();
-    std::memset(memory, 0xff, bytes);
+    std::memcpy(memory, &size, sizeof size);
     ++allocations;
-    return memory;
+    bytes += static_cast<tersekv::Index>(size);
+    return std::memset(static_cast<std::byte*>(memory) + 256, 0xff, size);
   }
-  static void deallocate(void* memory) { std::free(memory); }
-  static void* allocate_visible(std::size_t bytes) { return allocate(bytes); }
+  static void deallocate(void* memory) {
+    std::byte* block = static_cast<std::byte*>(memory) - 256;  // where its size is
+    std::size_t size = 0;
+    std::memcpy(&size, block, sizeof size);
+    bytes -= static_cast<tersekv::Index>(size);
+    std::free(block);
+  }
+  static void* allocate_visible(std::size_t size) { return allocate(size); }
   static void deallocate_visible(void* memory) { deallocate(memory); }
-  static void zero(void* memory, std::size_t bytes, Stream) { std::memset(memory, 0, bytes); }
-  static void copy_in(void* to, const void* from, std::size_t bytes, Stream) {
-    std::memcpy(to, from, bytes);
+  static void zero(void* memory, std::size_t size, Stream) { std::memset(memory, 0, size); }
+  static void copy_in(void* to, const void* from, std::size_t size, Stream) {
+    std::memcpy(to, from, size);
   }
-  static void copy_out(void* to, const void* from, std::size_t bytes, Stream) {
-    std::memcpy(to, from, bytes);
+  static void copy_out(void* to, const void* from, std::size_t size, Stream) {
+    std::memcpy(to, from, size);
     ++copies_to_host;
   }
   static void synchronize(Stream) { ++synchronizations; }
@@ -48,6 +55,7 @@ struct Runtime {
 
   // What a step may not do, and how often it did.
   inline static int allocations = 0, copies_to_host = 0, synchronizations = 0, launches = 0;
+  inline static tersekv::Index bytes = 0;  // held
 };
 
 /// Small head_dims too, for golden cases and speed.

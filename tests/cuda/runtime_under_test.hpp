@@ -83,8 +83,9 @@ void run(tersekv::cuda::Grid grid, int team, const typename Body::Args& args) {
 #define TERSEKV_TEST_LAUNCH(...)                                                                  \
   template void tersekv::cuda::launch_attention<on_device::Runtime, on_device::Dims<__VA_ARGS__>, \
                                                 __VA_ARGS__, __VA_ARGS__, float>(                 \
-      tersekv::cuda::AttentionArgs<__VA_ARGS__, __VA_ARGS__, float>&, tersekv::Index,             \
-      tersekv::Index, tersekv::Index, const tersekv::cuda::Tuning&, on_device::Runtime::Stream)
+      tersekv::cuda::AttentionArgs<__VA_ARGS__, __VA_ARGS__, float>&,                             \
+      const std::vector<tersekv::Index>&, tersekv::Index, const tersekv::cuda::Tuning&,           \
+      on_device::Runtime::Stream)
 extern TERSEKV_TEST_LAUNCH(float);
 extern TERSEKV_TEST_LAUNCH(tersekv::Half);
 extern TERSEKV_TEST_LAUNCH(tersekv::BFloat16);

@@ -6,6 +6,7 @@
 
 #include "cuda/device_tokens.hpp"
 #include "refusal.hpp"
+#include "support/compare.hpp"
 #include "tersekv/tersekv.hpp"
 
 // The cache on a device as a whole: verbs, batches, pages, errors, copies.
@@ -30,6 +31,12 @@ CacheConfig config(Index sequences, Index budget) {
 }
 Tokens tokens(Random& random, Index count) { return Tokens(random, count, kHeads, kGroup, kDim); }
 
+/// Launches of other shapes (more rows at once, other splits) add up in another order.
+constexpr double kRounding = 1e-5;
+bool close(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && static_cast<bool>(support::close_all(a, b, kRounding, kRounding));
+}
+
 template <class Cache>
 void same_entries(Cache& a, Index sequence_a, Cache& b, Index sequence_b) {
   const auto host_a = a.synchronize_to_host(), host_b = b.synchronize_to_host();
@@ -39,16 +46,16 @@ void same_entries(Cache& a, Index sequence_a, Cache& b, Index sequence_b) {
     for (std::size_t i = 0; i < x.size(); ++i) {
       CHECK(x[i].position == y[i].position);
       CHECK(x[i].weight == y[i].weight);
-      CHECK(x[i].score == y[i].score);
-      CHECK(x[i].key == y[i].key);
-      CHECK(x[i].value == y[i].value);
+      CHECK(support::close(x[i].score, y[i].score, kRounding, kRounding));
+      CHECK(support::close_all(x[i].key, y[i].key, kRounding, kRounding));
+      CHECK(support::close_all(x[i].value, y[i].value, kRounding, kRounding));
     }
   }
 }
 
 }  // namespace
 
-TEST_CASE("device: a batch of unequal sequences is each of them alone, bit for bit", "[small]") {
+TEST_CASE("device: a batch of unequal sequences is each of them alone", "[small]") {
   on_device::require_device();
   Random random(1);
   using Cache = DeviceCache<ZSMerge>;
@@ -61,7 +68,7 @@ TEST_CASE("device: a batch of unequal sequences is each of them alone, bit for b
     batch.extend(t.batch(s));
     const auto together = t.out();
     alone.back().extend(t.batch(0));
-    CHECK(t.out() == together);
+    CHECK(close(t.out(), together));
   }
   for (int step = 0; step < 4; ++step) {
     const Tokens t = tokens(random, 3);
@@ -74,7 +81,7 @@ TEST_CASE("device: a batch of unequal sequences is each of them alone, bit for b
       const auto out = one.out();
       each.insert(each.end(), out.begin(), out.end());
     }
-    CHECK(each == together);
+    CHECK(close(each, together));
   }
   for (Index s = 0; s < 3; ++s) same_entries(batch, s, alone[static_cast<std::size_t>(s)], 0);
 }
@@ -93,9 +100,30 @@ TEST_CASE("device: extend is append, attend, observe and compress", "[small]") {
     four.attend<float>(0, b.q, b.out);
     four.observe<const float>(0, b.q);
     four.compress(0);
-    CHECK(t.out() == want);
+    CHECK(close(t.out(), want));
   }
   same_entries(one, 0, four, 0);
+}
+
+TEST_CASE("device: out may be q, also where the policy looks at the queries") {
+  on_device::require_device();
+  Random random(9);
+  using Cache = DeviceCache<KeepKV>;
+  const auto policy = make_keepkv({.key_rule = KeyRule::along_query});
+  const int splits = GENERATE(1, 2);
+  const tersekv::cuda::DeviceOptions options{.max_chunk = 80, .tuning = {.splits = splits}};
+  Cache apart(config(1, 100), policy, options), in_place(config(1, 100), policy, options);
+  for (const Index count : {75, 75, 1, 3, 1}) {
+    const Tokens t = tokens(random, count);
+    auto b = t.batch(0);
+    apart.extend(b);
+    const Array<float> q(t.host_rows().q);
+    b.out.data = q.data();
+    b.q = b.out;
+    in_place.extend(b);
+    CHECK(close(q.host(), t.out()));
+  }
+  same_entries(apart, 0, in_place, 0);
 }
 
 TEST_CASE("device: attention rows of the caller's kernel are observed as the cache's own") {
@@ -255,6 +283,10 @@ TEST_CASE("device: bad arguments are refused before anything is launched", "[sma
   CHECK(support::refused_with<std::length_error>(
       [&] { cache.extend(tokens(random, 70).batch(0), {.compress_every = kNever}); },
       {"entries of a head: expected at most 64"}));
+  DeviceCache<Full> full(config(1, kUnlimited), {}, {.max_length = 64});
+  CHECK(support::refused_with<std::length_error>(
+      [&] { full.extend(tokens(random, 100).batch(0), {.compress_every = 1}); },
+      {"expected at most 64", "got up to 100"}));
   cache.synchronize();
   CHECK(cache.tokens_seen(0) == 4);
   CHECK(cache.length(0, 0) == 4);

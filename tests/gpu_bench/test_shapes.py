@@ -42,8 +42,13 @@ class Copies(unittest.TestCase):
     def test_pass_the_l2(self):
         for kv_bytes in (1 << 20, 4 << 20, 100 << 20, 1 << 32):
             copies = shapes.copies_for(kv_bytes, 50 << 20)
-            self.assertTrue(copies * kv_bytes >= 150 << 20 or copies == shapes.MOST_COPIES)
+            self.assertGreaterEqual(copies * kv_bytes, 150 << 20)
             self.assertTrue(copies == 1 or (copies - 1) * kv_bytes < 150 << 20)
+
+    def test_every_case_passes_a_large_l2(self):
+        for case in shapes.attention_cases() + shapes.attention_cases(quick=True):
+            self.assertGreaterEqual(shapes.copies_for(case.kv_bytes(), 126 << 20) *
+                                    case.kv_bytes(), 378 << 20, case.name)
 
     def test_memory_forces_fewer(self):
         case = dataclasses.replace(CASE, context=1024, batch=1)

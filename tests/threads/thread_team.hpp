@@ -118,6 +118,12 @@ class ThreadTeam {
   }
 
   template <class Head>
+  void copy_entries(const Head& head, const std::int32_t* from, const std::int32_t* to,
+                    Index n) const {
+    for_each(n, [&](Index a) { head.copy_entry(from[a], to[a]); });
+  }
+
+  template <class Head>
   void dot(const Head& head, const float* vector, Index n, float* out) const {
     wait();
     const Index page = head.page_size();

@@ -62,8 +62,7 @@ class BasicKVCache {
                     options.compress_every);
     const Index rows = check_batch(batch);
     const Index step = options.compress_every > 0 ? options.compress_every : rows;
-    check_room(batch.sequences, options.compress_every == kNever ? rows : std::min(step, rows),
-               options.compress_every != kNever);
+    check_room(batch.sequences, rows, std::min(step, rows));
     store().pool().check();
     for (Index start = 0; start < rows; start += step) {
       const Index count = std::min(step, rows - start);
@@ -104,7 +103,7 @@ class BasicKVCache {
     batch.v = v;
     batch.token_scores = token_scores;
     const Index rows = check_tokens(batch);
-    check_room(sequences, rows, false);
+    check_room(sequences, rows, rows);
     store().pool().check();
     launches_.append(batch, 0, rows, stream);
   }
@@ -293,21 +292,19 @@ class BasicKVCache {
     detail::check_extents("q", q, q.tokens, config_.num_q_heads, config_.head_dim);
     return rows;
   }
-  /// Room in the page tables for `tokens` more, as far as the host knows the lengths; `compressed`:
-  /// a head is first what its policy leaves, where that is less.
-  void check_room(Sequences s, Index tokens, bool compressed) const {
+  /// Room in the page tables for `tokens` more, as far as the host knows the lengths, where the
+  /// policy compresses after every `step` of them.
+  void check_room(Sequences s, Index tokens, Index step) const {
     launches_.for_heads(s, [&](Index h) {
-      Index length = store().bound(h);
-      if (compressed)
-        length = std::max(length, std::min(launches_.most_kept(h), store().bound(h) + tokens));
-      if (length + tokens <= store().capacity() ||
-          store().bound(h) + tokens <= store().capacity()) {
-        return;
-      }
-      throw std::length_error(
-          detail::text("tersekv: entries of a head: expected at most ", store().capacity(),
-                       " (DeviceOptions::max_length, max_chunk), got up to ", store().bound(h),
-                       " + ", tokens, "; synchronize() learns the true length"));
+      const Index bound = store().bound(h), most = launches_.most_kept(h);
+      const Index all = bound + tokens;
+      const Index longest =
+          std::max(bound + step, most < all - step ? most + step : all);  // no overflow
+      if (longest <= store().capacity()) return;
+      throw std::length_error(detail::text("tersekv: entries of a head: expected at most ",
+                                           store().capacity(),
+                                           " (DeviceOptions::max_length, max_chunk), got up to ",
+                                           longest, "; synchronize() learns the true length"));
     });
   }
   void check_same(const CacheConfig& other) const {

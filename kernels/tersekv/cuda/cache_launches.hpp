@@ -46,7 +46,8 @@ class CacheLaunches {
     needs.group = shape_.group_size;
     needs.head_dim = shape_.head_dim;
     needs.rows = tuning_.observed_rows;
-    needs.parts = shape_.group_size * (needs.heads + 4 * Runtime::multiprocessors());
+    needs.parts = parts_wanted(needs.heads, needs.group, needs.entries / kLeastPageSize,
+                               Runtime::multiprocessors());
     needs.logits = PolicyType::observes != Observes::nothing;
     workspace_->reserve(needs);
   }
@@ -133,10 +134,9 @@ class CacheLaunches {
       attention.part_out = workspace_->part_out();
       attention.part_max = workspace_->part_max();
       attention.part_sum = workspace_->part_sum();
-      const Index length =
-          tuning_.plan_length == kAuto ? longest(work.sequences) : tuning_.plan_length;
-      launch_attention<Runtime, Dims>(attention, heads, length, workspace_->parts(), tuning_,
-                                      stream);
+      launch_attention<Runtime, Dims>(attention,
+                                      store_.bounds(work.sequences.first * num_kv_heads(), heads),
+                                      workspace_->parts(), tuning_, stream);
       work.join = attention.splits > 1;
       work.first_observed = done == 0;
       work.compress = compress && done + at_once >= count;

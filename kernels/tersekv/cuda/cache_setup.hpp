@@ -16,7 +16,8 @@ struct DeviceOptions {
   /// Tokens between two compressions, at most: a prompt, or the chunks it comes in.
   Index max_chunk = 512;
   /// Entries of a head, at most; kAuto: what the policy leaves, and max_chunk. Must be given where
-  /// the policy sets no limit.
+  /// the policy sets no limit (Full, SnapKV, KVzap): there the host counts every token until
+  /// `synchronize` tells it what was evicted.
   Index max_length = kAuto;
   Tuning tuning = {};
 };
@@ -77,7 +78,6 @@ struct CacheSetup {
 
   static Tuning tuning(const Tuning& given) {
     detail::require(given.splits >= 0, "splits", "0 or more", given.splits);
-    detail::require(given.least_tiles >= 1, "least_tiles", "at least 1", given.least_tiles);
     detail::require(given.observed_rows >= 1, "observed_rows", "at least 1", given.observed_rows);
     const int team = given.team_blocks;
     detail::require(team >= 0 && team <= DeviceScratch::kMostTeamBlocks && (team & (team - 1)) == 0,

@@ -67,6 +67,9 @@ class DeviceStore {
   const HeadState& state(Index head) const { return mirror_[at(head)]; }
   /// The head has no more entries than this.
   Index bound(Index head) const { return bounds_[at(head)]; }
+  std::vector<Index> bounds(Index first, Index count) const {
+    return {bounds_.begin() + first, bounds_.begin() + first + count};
+  }
   Index longest(Index first, Index count) const {
     return *std::max_element(bounds_.begin() + first, bounds_.begin() + first + count);
   }

@@ -24,13 +24,16 @@ class OutOfMemory : public std::bad_alloc {
   const char* what() const noexcept override { return "tersekv: CUDA: out of device memory"; }
 };
 
-/// A head needed a page and its pool had none: the tokens of that call are missing from it. Told by
-/// the first call that can know; `clear` or more pages help.
+/// A head needed a page and its pool had none, or the head's table had no room for it (replayed
+/// graphs, which the host does not count): the tokens of that call are missing from it. Told by the
+/// first call that can know; `clear`, more pages or a larger max_length help.
 class OutOfPages : public std::runtime_error {
  public:
   explicit OutOfPages(int heads)
-      : std::runtime_error("tersekv: page pool: expected a page for every head that grows, got " +
-                           std::to_string(heads) + " appends without; their tokens are lost") {}
+      : std::runtime_error(
+            "tersekv: pages: expected one in the pool and room in the table for every head "
+            "that grows, got " +
+            std::to_string(heads) + " appends without; their tokens are lost") {}
 };
 
 }  // namespace tersekv::cuda

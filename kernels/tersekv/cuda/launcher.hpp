@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "tersekv/cuda/body/attention.hpp"
 #include "tersekv/cuda/body/attention_mma.hpp"
@@ -36,22 +39,33 @@ inline constexpr bool kFitsTensorCores = sizeof(KeyCodec) == 2 &&
 inline constexpr Index kLeastMmaRows = 4;
 
 /// Launches attention: the body for the storage, head_dim and number of query rows, and the number
-/// of splits. `heads` of the launch, the longest has `longest` entries as far as the host knows.
-/// Asynchronous. Sets args.splits and args.tile, which the joining step needs.
+/// of splits for heads of at most `lengths` entries, one number for each head of the launch.
+/// Asynchronous. Sets args.splits, args.least_tiles and args.tile, which the joining step needs.
 template <class Runtime, class Dims, class KeyCodec, class ValueCodec, class T>
-void launch_attention(AttentionArgs<KeyCodec, ValueCodec, T>& args, Index heads, Index longest,
-                      Index most_parts, const Tuning& tuning, typename Runtime::Stream stream) {
+void launch_attention(AttentionArgs<KeyCodec, ValueCodec, T>& args,
+                      const std::vector<Index>& lengths, Index most_parts, const Tuning& tuning,
+                      typename Runtime::Stream stream) {
   const Index rows = args.num_rows * args.heads.shape.group_size;
+  const auto heads = static_cast<Index>(lengths.size());
   const auto launch = [&]<class Body>(std::type_identity<Body>) {
     const Index row_tiles = (rows + Body::kTileRows - 1) / Body::kTileRows;
-    const Index tiles = (longest + Body::kTileEntries - 1) / Body::kTileEntries;
-    const Index most = most_parts / std::max<Index>(heads * rows, 1);
-    args.splits = tuning.splits > 0
-                      ? static_cast<int>(std::max<Index>(std::min<Index>(tuning.splits, most), 1))
-                      : choose_splits(tiles, heads * row_tiles,
-                                      Runtime::template resident_blocks<Body>(), most);
-    args.least_tiles = tuning.least_tiles;
+    const Index most = std::max<Index>(most_parts / std::max<Index>(heads * rows, 1), 1);
     args.tile = Body::kTileEntries;
+    if (tuning.splits > 0) {
+      args.splits = static_cast<int>(std::min<Index>(tuning.splits, most));
+      args.least_tiles = 1;
+    } else {
+      std::vector<Index> tiles;
+      for (Index length : lengths) {
+        const Index entries = tuning.plan_length == kAuto ? length : tuning.plan_length;
+        tiles.push_back((entries + Body::kTileEntries - 1) / Body::kTileEntries);
+      }
+      const Splits splits =
+          choose_splits(tiles, row_tiles, Runtime::template resident_blocks<Body>(), most);
+      args.splits = splits.count;
+      // Where lengths are only planned for, shorter heads are cut as finely as there are splits.
+      args.least_tiles = tuning.plan_length == kAuto ? splits.tiles_each : 1;
+    }
     Runtime::template launch<Body>(
         Grid{args.splits, static_cast<int>(heads), static_cast<int>(row_tiles)}, 1, nullptr, stream,
         args);

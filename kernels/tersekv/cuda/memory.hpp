@@ -142,7 +142,7 @@ class BasicWorkspace {
     grow(slots_, needs.heads * Scratch::kSlotLists * needs.entries);
     grow(attention_, needs.logits ? needs.heads * needs.entries : 0);
     grow(logits_, needs.logits ? rows * needs.entries : 0);
-    grow(queries_, needs.heads * needs.group * needs.head_dim);
+    grow(queries_, needs.logits ? rows * needs.head_dim : 0);
     grow(lse_, rows);
     grow(part_out_, needs.parts * needs.head_dim);
     grow(part_max_, needs.parts);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "tersekv/config.hpp"
 
@@ -11,32 +12,49 @@ namespace tersekv::cuda {
 struct Tuning {
   int splits = 0;             ///< of a head's entries in attention
   int least_tiles = 1;        ///< of a split
-  Index plan_length = kAuto;  ///< entries of the longest head to plan for; kAuto: what the host
-                              ///< knows. A captured graph is planned once, for all its replays.
-  int team_blocks = 0;      ///< blocks per head in a policy's step: 1 to 8
-  Index observed_rows = 4;  ///< of a prompt, in one launch; each costs logits for all heads
+  Index plan_length = kAuto;  ///< entries of every head to plan for; kAuto: what the host knows of
+                              ///< each. A captured graph is planned once, for all its replays.
+  int team_blocks = 0;        ///< blocks per head in a policy's step: 1 to 8
+  Index observed_rows = 4;    ///< of a prompt, in one launch; each costs logits for all heads
 };
 
 /// Tiles that a split costs beside its own: starting, and being joined.
 inline constexpr double kSplitCost = 2.0;
 
-/// The number of splits that minimises waves * (tiles per split + kSplitCost), for `blocks` blocks
-/// a split of the longest head, of `tiles` tiles, with `resident` blocks at a time on the device;
-/// no more than `most`. One where nothing is gained.
-inline int choose_splits(Index tiles, Index blocks, Index resident, Index most) {
-  int best = 1;
+/// How attention's entries are cut.
+struct Splits {
+  int count = 1;       ///< of the longest head
+  int tiles_each = 1;  ///< at most; a shorter head has fewer splits, not smaller ones
+};
+
+/// The cut that minimises waves * (tiles per split + kSplitCost), over heads of `tiles` tiles each,
+/// `blocks` blocks a split, with `resident` blocks at a time on the device; no more than `most`
+/// splits of a head. One where nothing is gained.
+inline Splits choose_splits(const std::vector<Index>& tiles, Index blocks, Index resident,
+                            Index most) {
+  const Index longest = std::max<Index>(*std::max_element(tiles.begin(), tiles.end()), 1);
+  Splits best{1, static_cast<int>(longest)};
   double best_cost = 0;
-  for (Index splits = 1; splits <= std::min({tiles, most, Index{256}}); ++splits) {
-    const Index waves = (blocks * splits + resident - 1) / resident;
-    const Index per_split = (tiles + splits - 1) / splits;
-    const double cost = static_cast<double>(waves) * (static_cast<double>(per_split) + kSplitCost) +
+  for (Index splits = 1; splits <= std::min({longest, most, Index{256}}); ++splits) {
+    const Index each = (longest + splits - 1) / splits;
+    Index parts = 0;
+    for (Index of_head : tiles) parts += (std::max<Index>(of_head, 1) + each - 1) / each;
+    const Index waves = (parts * blocks + resident - 1) / resident;
+    const double cost = static_cast<double>(waves) * (static_cast<double>(each) + kSplitCost) +
                         (splits > 1 ? kSplitCost : 0.0);
     if (splits == 1 || cost < best_cost) {
-      best = static_cast<int>(splits);
+      best = {static_cast<int>(splits), static_cast<int>(each)};
       best_cost = cost;
     }
   }
   return best;
+}
+
+/// Partial states to have room for: splits for a few waves of the device, of many heads some 32 each,
+/// but never more than heads have tiles.
+inline Index parts_wanted(Index heads, Index group, Index most_tiles, Index multiprocessors) {
+  const Index waves = std::max(8 * multiprocessors, std::min<Index>(32 * heads, 8192));
+  return group * heads * std::min(most_tiles + 1, 1 + waves / heads);
 }
 
 /// Blocks that work on one head in a policy's step: one where the heads fill the device, more for

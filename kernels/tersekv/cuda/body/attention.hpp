@@ -37,6 +37,7 @@ struct AttentionBody {
     const Shared shared(context.shared());
     AttentionBody body(context, args, work);
     load_queries(context, args, work, shared);
+    work.keep_queries(context, args);
     std::byte* const* pages = args.heads.table(work.head_of_cache);
     const Ring ring{context.shared()};
     const Index slabs = 2 * work.tiles;

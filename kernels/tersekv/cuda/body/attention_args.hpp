@@ -189,6 +189,19 @@ struct AttentionWork {
     return (head * args.num_rows * group + row_of_launch(r)) * args.splits + split;
   }
 
+  /// Keeps the queries of observed rows, as the policy is shown them after `out`, which may be the
+  /// same memory, is written. By one split.
+  template <class Context>
+  TERSEKV_HD void keep_queries(const Context& context, const Args& args) const {
+    if (!args.write_logits || args.biased || context.block().x != 0) return;
+    const int dim = static_cast<int>(args.heads.layout.head_dim);
+    for (int i = context.thread(); i < static_cast<int>(count) * dim; i += context.threads()) {
+      const Index r = i / dim, row = row_of_launch(r);
+      args.scratch.query_of(head, row / group)[row % group * dim + i % dim] =
+          to_float(args.q(view_row(args, r), q_head(r), i % dim));
+    }
+  }
+
   /// Element j of row r, with the row's normaliser at hand: into `out`, or to the partial states.
   TERSEKV_HD void write(const Args& args, Index r, Index j, int split, float sum,
                         float total) const {

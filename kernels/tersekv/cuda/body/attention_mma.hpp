@@ -37,6 +37,7 @@ struct AttentionMmaBody {
     if (work.tiles <= 0 && context.block().x > 0) return;
     AttentionMmaBody body(context, args, work);
     load_queries(context, args, work);
+    work.keep_queries(context, args);
     std::byte* const* pages = args.heads.table(work.head_of_cache);
     const Ring ring{context.shared()};
     const Index slabs = 2 * work.tiles;

@@ -73,7 +73,7 @@ struct DeviceScratch {
   std::int32_t* slots = nullptr;  ///< [heads, Scratch::kSlotLists * stride]
   float* attention = nullptr;     ///< [heads, stride]
   float* logits = nullptr;        ///< [heads, rows, group, stride]
-  float* queries = nullptr;       ///< [heads, group, head_dim]
+  float* queries = nullptr;       ///< [heads, rows, group, head_dim], of observed rows
   float* lse = nullptr;           ///< [heads, rows, group]
   std::byte* exchange = nullptr;  ///< [heads, kMostTeamBlocks, kExchangeBytes]
   Index head_dim = 0, group = 0, rows = 0;
@@ -92,7 +92,9 @@ struct DeviceScratch {
   TERSEKV_HD float* lse_of(Index head, Index row) const {
     return lse + (head * rows + row) * group;
   }
-  TERSEKV_HD float* query_of(Index head) const { return queries + head * group * head_dim; }
+  TERSEKV_HD float* query_of(Index head, Index row) const {
+    return queries + (head * rows + row) * group * head_dim;
+  }
   TERSEKV_HD std::byte* exchange_of(Index head) const {
     return exchange + head * kMostTeamBlocks * kExchangeBytes;
   }

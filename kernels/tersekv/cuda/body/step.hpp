@@ -119,7 +119,7 @@ struct StepBody {
                               Index r, bool first) {
     const Attention& attention = args.attention;
     const DeviceScratch& scratch = attention.scratch;
-    const Index group = attention.heads.shape.group_size, dim = attention.heads.layout.head_dim;
+    const Index group = attention.heads.shape.group_size;
     const Index kv_head = launch_head % attention.heads.num_kv_heads;
     const Index entries = visible(attention, head, r);
     const float* logits = scratch.logits_of(launch_head, r);
@@ -139,16 +139,10 @@ struct StepBody {
       });
       row.attention = reduced;
     } else {
-      float* query = scratch.query_of(launch_head);
-      const Index sequence = launch_head / attention.heads.num_kv_heads;
-      team.for_each(group * dim, [&](Index i) {
-        query[i] = to_float(attention.q(sequence * attention.rows + attention.first_row + r,
-                                        kv_head * group + i / dim, i % dim));
-      });
       row.logits = logits;
       row.logit_stride = scratch.stride;
       row.lse = lse;
-      row.query = query;
+      row.query = scratch.query_of(launch_head, r);
     }
     if (args.observe) args.policy.observe(team, head, row);
   }

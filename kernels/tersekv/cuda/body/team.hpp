@@ -133,15 +133,27 @@ class BlockTeam {
   }
 
   template <class Head>
+  TERSEKV_HD void copy_entries(const Head& head, const std::int32_t* from, const std::int32_t* to,
+                               Index n) const {
+    const Index dim = head.head_dim();
+    for_each(n * dim, [&](Index i) { head.copy_element(from[i / dim], to[i / dim], i % dim); });
+    for_each(n, [&](Index a) { head.copy_columns(from[a], to[a]); });
+  }
+
+  template <class Head>
   TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
     for_each(n, [&](Index i) { out[i] = product(head, i, vector); });
   }
   template <class Head>
   TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
-    once([&] { out[slot] = product(head, slot, vector); });
-    const float result = out[slot];
+    // A run each for some threads, then all add them up in the order of `product`.
+    const Index runs = (head.head_dim() + kRun - 1) / kRun;
+    float* parts = out + slot / head.page_size() * head.page_size();
+    for_each(runs, [&](Index r) { parts[r] = run_of_product(head, slot, vector, r); });
+    float total = 0;
+    for (Index r = 0; r < runs; ++r) total += parts[r];
     barrier();
-    return result;
+    return total;
   }
 
  private:
@@ -160,18 +172,23 @@ class BlockTeam {
     }
   };
 
-  /// In runs of kKeyRun, as on the CPU.
+  /// Short sums keep a float's precision; a page has more slots than a key has runs.
+  static constexpr Index kRun = 32;
   template <class Head>
-  TERSEKV_HD static float product(const Head& head, Index slot, const float* vector) {
-    constexpr Index run = 32;
+  TERSEKV_HD static float run_of_product(const Head& head, Index slot, const float* vector,
+                                         Index run) {
     const Index page = head.page_size(), dim = head.head_dim();
     const auto* key = head.key_page(slot / page) + slot % page;
+    const Index end = (run + 1) * kRun < dim ? (run + 1) * kRun : dim;
+    float part = 0;
+    for (Index j = run * kRun; j < end; ++j) part += to_float(key[j * page]) * vector[j];
+    return part;
+  }
+  template <class Head>
+  TERSEKV_HD static float product(const Head& head, Index slot, const float* vector) {
     float total = 0;
-    for (Index start = 0; start < dim; start += run) {
-      const Index end = start + run < dim ? start + run : dim;
-      float part = 0;
-      for (Index j = start; j < end; ++j) part += to_float(key[j * page]) * vector[j];
-      total += part;
+    for (Index r = 0; r * kRun < head.head_dim(); ++r) {
+      total += run_of_product(head, slot, vector, r);
     }
     return total;
   }

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""faults.py COMPILER SOURCE_DIR: planted faults in the kernels turn the tests on host threads red.
+
+Each fault is a change of one place of a copy of kernels/; the tests named are compiled with it and
+must fail, and must pass without any. A barrier's absence is a race: that one runs under the thread
+sanitizer. Needs Catch2 where the compiler finds it.
+"""
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+SPLITS, RUNTIME = "test_host_splits.cpp", "test_host_runtime.cpp"
+# name, file under kernels/tersekv/cuda, before, after, the test that must see it, with TSan
+FAULTS = [
+    ("no fault", None, "", "", SPLITS, False),
+    ("no fault, under the thread sanitizer", None, "", "", SPLITS, True),
+    ("no fault, offsets", None, "", "", RUNTIME, False),
+    ("a barrier removed (ordinary cores)", "body/attention.hpp",
+     "context.barrier();  // this slab", "// this slab", SPLITS, True),
+    ("a barrier removed (tensor cores)", "body/attention_mma.hpp",
+     "context.barrier();  // this slab", "// this slab", SPLITS, True),
+    ("a stride off by one", "body/attention.hpp",
+     "shared.parts + context.warp() * Rows * kTileEntries + e",
+     "shared.parts + context.warp() * (Rows * kTileEntries - 1) + e", SPLITS, False),
+    ("a swizzle that forgets the row", "body/attention_args.hpp",
+     "return 16 * (r * kKeyChunks + (c ^ (r & mask(kKeyChunks))));",
+     "return 16 * (r * kKeyChunks + (c ^ (r & mask(kKeyChunks) & 3)) % (kKeyChunks - 1));",
+     SPLITS, False),
+    ("splits joined in another order", "body/step.hpp",
+     "for (int s = 0; s < used; ++s) {\n        const float factor",
+     "for (int s = used - 1; s >= 0; --s) {\n        const float factor", SPLITS, False),
+    ("a 32-bit offset", "body/heads.hpp",
+     "return logits + (head * rows + row) * group * stride;",
+     "return logits + static_cast<std::int32_t>((head * rows + row) * group * stride);",
+     RUNTIME, False),
+    ("a stage read too early (ordinary cores)", "body/attention.hpp",
+     "context.template wait<Ring::kStages - 2>();", "context.template wait<Ring::kStages - 1>();",
+     SPLITS, False),
+    ("a stage read too early (tensor cores)", "body/attention_mma.hpp",
+     "context.template wait<Ring::kStages - 2>();", "context.template wait<Ring::kStages - 1>();",
+     SPLITS, False),
+]
+
+
+def plant(source, scratch, fault):
+    """A copy of kernels/ with the fault in it; returns its include folder."""
+    _, file, before, after, _, _ = fault
+    kernels = pathlib.Path(scratch, "kernels")
+    shutil.copytree(pathlib.Path(source, "kernels"), kernels)
+    if file is not None:
+        path = kernels / "tersekv" / "cuda" / file
+        text = path.read_text(encoding="utf-8")
+        if text.count(before) != 1:
+            raise SystemExit(f"{file}: '{before}' is there {text.count(before)} times, not once")
+        path.write_text(text.replace(before, after), encoding="utf-8")
+    return kernels
+
+
+def is_red(compiler, source, fault):
+    _, _, _, _, test, tsan = fault
+    with tempfile.TemporaryDirectory() as scratch:
+        kernels = plant(source, scratch, fault)
+        program = f"{scratch}/program"
+        command = [compiler, "-std=c++20", "-O1", f"-I{source}/include", f"-I{kernels}",
+                   f"-I{source}/tests", f"{source}/tests/cuda/{test}", "-o", program,
+                   *(["-fsanitize=thread"] if tsan else []), "-lCatch2Main", "-lCatch2", "-lpthread"]
+        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        if built.returncode != 0:
+            raise SystemExit(f"{fault[0]}: does not compile:\n{built.stderr[-3000:]}")
+        # The thread sanitizer needs a predictable address space, which some kernels give only asked.
+        fixed = ["setarch", platform.machine(), "-R"]
+        if subprocess.run([*fixed, "true"], capture_output=True, check=False).returncode != 0:
+            fixed = []
+        run = subprocess.run([*fixed, program], capture_output=True, text=True, check=False,
+                             timeout=300, env={**os.environ, "TSAN_OPTIONS": "exitcode=66"})
+        return run.returncode != 0
+
+
+if __name__ == "__main__":
+    compiler_used, root = sys.argv[1], str(pathlib.Path(sys.argv[2]).resolve())
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        red = list(pool.map(lambda f: is_red(compiler_used, root, f), FAULTS))
+    wrong = [f[0] for f, seen in zip(FAULTS, red) if seen == (f[1] is None)]
+    for fault, seen in zip(FAULTS, red):
+        print(f"{fault[0]}: {'red' if seen else 'green'}")
+    if wrong:
+        sys.exit("not as it should be: " + ", ".join(wrong))

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cuda/device_tokens.hpp"
+#include "tersekv/tersekv.hpp"
+
+// What only a device of host threads can show: what a step asks of the runtime, every byte held,
+// and addresses beyond 2^31 elements.
+
+using namespace tersekv;
+using host_cuda::Runtime;
+using on_device::Tokens;
+using support::Random;
+
+namespace {
+
+template <class Policy, class Codec = float>
+using DeviceCache = on_device::KVCache<Policy, Codec, Codec, tersekv::cuda::HeadDims<16>>;
+
+CacheConfig config(Index sequences, Index budget) {
+  return {.num_sequences = sequences,
+          .num_q_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 16,
+          .budget = budget};
+}
+
+template <class Policy>
+void check_step(const Policy& policy, int most_launches) {
+  Random random(1);
+  DeviceCache<Policy> cache(config(2, 20), policy, {.max_chunk = 40, .max_length = 80});
+  for (Index s = 0; s < 2; ++s) cache.extend(Tokens(random, 30, 2, 2, 16).batch(s));
+  const Tokens token(random, 2, 2, 2, 16);
+  const int allocations = Runtime::allocations, copies = Runtime::copies_to_host,
+            waits = Runtime::synchronizations, launches = Runtime::launches;
+  cache.extend(token.batch({0, 2}));
+  CHECK(Runtime::allocations == allocations);
+  CHECK(Runtime::copies_to_host == copies);
+  CHECK(Runtime::synchronizations == waits);
+  CHECK(Runtime::launches <= launches + most_launches);
+  CHECK(Runtime::launches > launches);
+}
+
+}  // namespace
+
+TEST_CASE("device: a step of a batch is three launches, and asks the runtime for nothing else") {
+  check_step(StreamingLLM{}, 3);
+  check_step(ZSMerge{}, 3);
+  check_step(KeepKV{}, 3);
+  check_step(make_kvzap({.window = 4}), 3);
+}
+
+TEST_CASE("device: bytes are all that was allocated") {
+  const auto check = [](auto make) {
+    const Index before = Runtime::bytes;
+    auto cache = make();
+    Random random(2);
+    cache.extend(Tokens(random, 30, 2, 2, 16).batch(0));
+    cache.synchronize();
+    CHECK(cache.bytes() == Runtime::bytes - before);
+    CHECK(cache.memory().keys == 2 * 20 * 16 * 4);
+    CHECK(cache.memory().workspace > 0);
+  };
+  check([] { return DeviceCache<ZSMerge>(config(2, 20), {}, {.max_chunk = 40}); });
+  check([] { return DeviceCache<StreamingLLM>(config(1, 20), {}, {.max_chunk = 40}); });
+}
+
+TEST_CASE("device: views may reach beyond 2^31 elements") {
+  // Address space without memory behind it, but for the pages that are touched.
+  constexpr Index stride = (Index{1} << 31) + 64, tokens = 2;
+  constexpr std::size_t bytes = (tokens * stride + 4096) * sizeof(float);
+  void* space = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) SKIP("no address space of 32 GiB");
+  auto* far = static_cast<float*>(space);
+  Random random(3);
+  DeviceCache<H2O> near_cache(config(2, 20), {}, {.max_chunk = 40}),
+      far_cache(config(2, 20), {}, {.max_chunk = 40});
+  const Tokens t(random, tokens, 2, 2, 16);
+  auto b = t.batch({0, 2});
+  near_cache.extend(b);
+  const std::vector<float> want = t.out();
+  const auto moved = [&](const TokenView<const float>& view, float* to) {
+    TokenView<float> there{to, view.tokens, view.heads, view.head_dim, stride, view.head_dim, 1};
+    for (Index i = 0; i < view.tokens; ++i) {
+      for (Index h = 0; h < view.heads; ++h) {
+        for (Index j = 0; j < view.head_dim; ++j) there(i, h, j) = view(i, h, j);
+      }
+    }
+    return there;
+  };
+  b.q = moved(b.q, far);
+  b.k = moved(b.k, far + 512);
+  b.v = moved(b.v, far + 1024);
+  b.out = {far + bytes / sizeof(float), tokens, 4, 16, stride, 16, 1};
+  far_cache.extend(b);
+  for (Index i = 0; i < tokens; ++i) {
+    for (Index h = 0; h < 4; ++h) {
+      for (Index j = 0; j < 16; ++j) {
+        REQUIRE(b.out(i, h, j) == want[static_cast<std::size_t>((i * 4 + h) * 16 + j)]);
+      }
+    }
+  }
+  // The rows of a launch as well: 40 heads of 16 query heads, a million entries.
+  tersekv::cuda::DeviceScratch scratch;
+  scratch.stride = Index{1} << 20;
+  scratch.group = 16;
+  scratch.rows = 4;
+  scratch.logits = scratch.floats = far;
+  CHECK(scratch.logits_of(39, 3) - far == (Index{39 * 4 + 3} * 16) << 20);
+  CHECK(scratch.of(3000).floats - far == Index{3000} << 20);
+  munmap(space, 2 * bytes);
+}
+
+TEST_CASE("plan: splits fill the device, and no more") {
+  const auto splits = [](const std::vector<Index>& tiles, Index blocks, Index most = 256) {
+    return tersekv::cuda::choose_splits(tiles, blocks, 264, most).count;
+  };
+  const auto heads = [](std::size_t n, Index tiles) { return std::vector<Index>(n, tiles); };
+  CHECK(splits(heads(8, 1), 1) == 1);       // one tile
+  CHECK(splits(heads(264, 2000), 1) == 1);  // full without
+  CHECK(splits(heads(8, 2000), 1) == 33);   // 8 * 33 = 264: one wave
+  CHECK(splits(heads(8, 2000), 1, 5) == 5);
+  CHECK(splits(heads(8, 4), 1) <= 4);
+  // Few long heads among short ones: split as if the short ones were hardly there.
+  std::vector<Index> ragged(64, 2);
+  for (std::size_t h = 0; h < 12; ++h) ragged[h] = 2000;
+  CHECK(splits(ragged, 1) >= 15);
+  CHECK(splits(heads(64, 2000), 1) < 9);
+  // Never dearer than one split.
+  for (Index tiles : {1, 3, 17, 100, 999}) {
+    for (std::size_t n : {1, 7, 64, 300}) {
+      const Index s = splits(heads(n, tiles), 1);
+      const auto cost = [&](Index cut) {
+        const Index each = (tiles + cut - 1) / cut, blocks = static_cast<Index>(n);
+        return static_cast<double>((blocks * ((tiles + each - 1) / each) + 263) / 264) *
+               (static_cast<double>(each) + tersekv::cuda::kSplitCost);
+      };
+      CHECK(cost(s) <= cost(1));
+    }
+  }
+  using tersekv::cuda::choose_team;
+  CHECK(choose_team(8, 100, 132, 8) == 1);
+  CHECK(choose_team(8, 131072, 132, 8) == 8);
+  CHECK(choose_team(64, 131072, 132, 8) == 2);
+  CHECK(choose_team(512, 131072, 132, 8) == 1);
+}
