@@ -4,6 +4,8 @@
 - the first ```cpp block is examples/quickstart.cpp without its licence line, compiles, and prints
   exactly the ```text block that follows it
 - every further ```cpp block compiles as the body of a function, after tests/checks/snippets.hpp
+- the ```cuda block is examples/cuda_quickstart.cu without its licence line, which nvcc compiles where
+  CUDA is built
 - files that README links exist
 """
 import pathlib
@@ -45,6 +47,12 @@ def problems(root, compiler):
         yield "README.md: must open with a ```cpp program followed by its output in ```text"
         return
     yield from program_problems(root, compiler, blocks[0][1], blocks[1][1])
+    for language, text in blocks:
+        if language != "cuda":
+            continue
+        source = (root / "examples/cuda_quickstart.cu").read_text(encoding="utf-8")
+        if source.split("\n", 1)[1].strip() != text.strip():
+            yield "README.md: the CUDA program is not examples/cuda_quickstart.cu"
     prelude = root / "tests/checks/snippets.hpp"
     for language, text in blocks[2:]:
         if language != "cpp":

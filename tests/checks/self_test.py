@@ -44,6 +44,8 @@ check(tree, None, {"include/tersekv/a.hpp": SPDX + "\n" * 398})
 check(tree, "must stay under 100", {"include/tersekv/scorers/a.hpp": SPDX + "int x;\n" * 100})
 check(tree, None, {"include/tersekv/scorers/a.hpp": SPDX + "/// Documentation.\n" * 120})
 check(tree, "must stay under 300", {"tests/test_a.cpp": SPDX + "\n" * 299})
+check(tree, "must stay under 300", {"tests/gpu/test_a.cu": SPDX + "\n" * 299})
+check(tree, "must stay under 400", {"kernels/tersekv/cuda/a.cuh": SPDX + "\n" * 399})
 check(tree, "do not name the licence", {"src/a.cpp": "int a;\n"})
 check(tree, "a.md:2: a path of one machine", {"a.md": "\nsee /ho" + "me/somebody/x\n"})
 
@@ -55,6 +57,10 @@ check(catalogue, "more than once", {"README.md": README + ROW})
 check(readme, None, None, compiler)
 check(readme, "is not examples/quickstart.cpp", {"examples/quickstart.cpp": SPDX}, compiler)
 check(readme, "and README shows", {"README.md": README.replace("\nthree\n", "\nfour\n")}, compiler)
+cuda = {"README.md": README + "```cuda\nint x;\n```\n", "examples/cuda_quickstart.cu": SPDX + "int x;\n"}
+check(readme, None, cuda, compiler)
+cuda["examples/cuda_quickstart.cu"] += "int y;\n"
+check(readme, "is not examples/cuda_quickstart.cu", cuda, compiler)
 check(readme, "does not compile", {"README.md": README.replace("one + 1", "zero + 1")}, compiler)
 check(readme, "links gone.md", {"README.md": README + "[x](gone.md)\n"}, compiler)
 

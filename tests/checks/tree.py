@@ -20,9 +20,9 @@ def line_limit(path):
     """Files must stay under this many lines; None: no limit."""
     if PART.match(path):
         return 100
-    if path.startswith("include/"):
+    if path.startswith(("include/", "kernels/")):
         return 400
-    if re.match(r"tests/.*\.(hpp|cpp)$", path):
+    if re.match(r"tests/.*\.(hpp|cpp|cuh|cu)$", path):
         return 300
     return None
 

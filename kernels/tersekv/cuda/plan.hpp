@@ -50,8 +50,8 @@ inline Splits choose_splits(const std::vector<Index>& tiles, Index blocks, Index
   return best;
 }
 
-/// Partial states to have room for: splits for a few waves of the device, of many heads some 32 each,
-/// but never more than heads have tiles.
+/// Partial states to have room for: splits for a few waves of the device, of many heads some 32
+/// each, but never more than heads have tiles.
 inline Index parts_wanted(Index heads, Index group, Index most_tiles, Index multiprocessors) {
   const Index waves = std::max(8 * multiprocessors, std::min<Index>(32 * heads, 8192));
   return group * heads * std::min(most_tiles + 1, 1 + waves / heads);

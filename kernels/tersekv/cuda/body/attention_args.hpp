@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "tersekv/cuda/body/context.hpp"
 #include "tersekv/cuda/body/heads.hpp"
