@@ -21,7 +21,7 @@ inline void require_device() { on_device::require_device(); }
 /// Of the head_dims that a trace picks from; and one in so many traces is run, as host threads
 /// are slow.
 inline const std::vector<tersekv::Index> kTraceDims{8, 16, 32};
-inline constexpr int kOneTraceIn = 67;
+inline constexpr int kOneTraceIn = 100;
 inline constexpr tersekv::Index kTracePage = 64;
 inline constexpr double kTraceSlack = 2;
 #else

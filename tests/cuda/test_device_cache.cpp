@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -9,7 +10,7 @@
 #include "support/compare.hpp"
 #include "tersekv/tersekv.hpp"
 
-// The cache on a device as a whole: verbs, batches, pages, errors, copies.
+// The cache on a device as a whole: verbs, batches, pages, copies.
 
 using namespace tersekv;
 using on_device::Array;
@@ -229,6 +230,29 @@ TEST_CASE("device: a cache goes to the host and back, and goes on as if it had n
   CHECK(host.tokens_seen(0) == 33);
 }
 
+TEST_CASE("device: chunks of several sequences in one call") {
+  on_device::require_device();
+  Random random(10);
+  using Cache = DeviceCache<StreamingLLM>;
+  Cache together(config(3, 20), {}, {.max_chunk = 40}), apart(config(3, 20), {}, {.max_chunk = 40});
+  const Tokens a = tokens(random, 30), b = tokens(random, 2);
+  const auto chunk = [](const Tokens& t, Index sequence) {
+    const auto batch = t.batch(sequence);
+    return Chunk<float>{sequence, batch.q, batch.k, batch.v, batch.out};
+  };
+  std::vector<Chunk<float>> chunks{chunk(a, 2), chunk(b, 0)};
+  together.extend(std::span<const Chunk<float>>(chunks));
+  apart.extend(b.batch(0));
+  apart.extend(a.batch(2));
+  for (Index s : {0, 2}) same_entries(together, s, apart, s);
+  CHECK(together.length(1, 0) == 0);
+  CHECK(together.total_counts().evictions == 2 * 10);
+  CHECK(together.keep_ratio() == 22.0 / 32.0);
+  chunks[0].sequence = 0;
+  CHECK(support::refused([&] { together.extend(std::span<const Chunk<float>>(chunks)); },
+                         {"chunks: expected different sequences"}));
+}
+
 TEST_CASE("device: per-head budgets and lengths") {
   on_device::require_device();
   Random random(7);
@@ -241,53 +265,4 @@ TEST_CASE("device: per-head budgets and lengths") {
   CHECK(cache.length(0, 0) == 12);
   CHECK(cache.length(0, 1) == 90);
   CHECK(cache.counts(0, 0).evictions == 113 - 12);
-}
-
-TEST_CASE("device: bad arguments are refused before anything is launched", "[small]") {
-  on_device::require_device();
-  Random random(8);
-  using Cache = DeviceCache<H2O>;
-  const auto refused = [](auto&& call, const char* message) {
-    CHECK(support::refused(call, {message}));
-  };
-  refused([] { Cache({.num_q_heads = 2, .num_kv_heads = 1, .head_dim = 24, .budget = 8}); },
-          "head_dim, on a device: expected 16, got 24");
-  refused([] { Cache({.num_q_heads = 17, .num_kv_heads = 1, .head_dim = 16, .budget = 8}); },
-          "expected 1 to 16, got 17");
-  refused(
-      [] {
-        Cache({.num_q_heads = 1, .num_kv_heads = 1, .head_dim = 16, .budget = 8, .page_size = 32});
-      },
-      "page_size, on a device: expected at least 64, got 32");
-  refused([] { DeviceCache<Full>({.num_q_heads = 1, .num_kv_heads = 1, .head_dim = 16}); },
-          "max_length: expected a number");
-
-  Cache cache(config(2, 20), {}, {.max_chunk = 40});
-  const Tokens t = tokens(random, 4);
-  cache.extend(t.batch(0));
-  auto b = t.batch(0);
-  const auto with = [&](auto change) {
-    auto changed = b;
-    change(changed);
-    return changed;
-  };
-  refused([&] { cache.extend(t.batch(2)); }, "sequence: expected 0 to 1, got 2");
-  refused([&] { cache.extend(t.batch({1, 2})); }, "sequences: expected");
-  refused([&] { cache.extend(t.rows(0, 3).batch({0, 2})); }, "as many for each sequence, got 3");
-  refused([&] { cache.extend(with([](auto& x) { x.k.heads = 3; })); }, "k: expected [4, 2, 16]");
-  refused([&] { cache.extend(with([](auto& x) { x.v.data = nullptr; })); }, "v: expected");
-  refused([&] { cache.extend(with([](auto& x) { x.out.head_stride = 0; })); }, "out: expected");
-  refused([&] { cache.extend(b, {.compress_every = -2}); }, "compress_every: expected");
-  refused([&] { cache.attend<float>(0, t.rows(0, 2).batch(0).q, TokenView<float>{}); },
-          "tokens of q: expected 0 to 1");
-  CHECK(support::refused_with<std::length_error>(
-      [&] { cache.extend(tokens(random, 70).batch(0), {.compress_every = kNever}); },
-      {"entries of a head: expected at most 64"}));
-  DeviceCache<Full> full(config(1, kUnlimited), {}, {.max_length = 64});
-  CHECK(support::refused_with<std::length_error>(
-      [&] { full.extend(tokens(random, 100).batch(0), {.compress_every = 1}); },
-      {"expected at most 64", "got up to 100"}));
-  cache.synchronize();
-  CHECK(cache.tokens_seen(0) == 4);
-  CHECK(cache.length(0, 0) == 4);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -76,6 +77,21 @@ class BasicKVCache {
       work.compress = options.compress_every != kNever;
       launches_.attend(work, start + count - observed, observed, stream);
     }
+  }
+  /// Of different sequences, any number of tokens each: a launch after the other.
+  template <Element T>
+  void extend(std::span<const Chunk<T>> chunks, ExtendOptions options = {}, Stream stream = {}) {
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      const Index rows = check_batch(Batch<T>(chunks[c]));
+      for (std::size_t b = 0; b < c; ++b) {
+        if (chunks[b].sequence != chunks[c].sequence) continue;
+        detail::refuse("chunks", "different sequences",
+                       detail::text("sequence ", chunks[c].sequence, " twice"));
+      }
+      const Index step = options.compress_every > 0 ? options.compress_every : rows;
+      check_room(chunks[c].sequence, rows, std::min(step, rows));
+    }
+    for (const Chunk<T>& chunk : chunks) extend(chunk, options, stream);
   }
   /// Of one sequence.
   template <Element T>
@@ -210,6 +226,9 @@ class BasicKVCache {
   /// Tokens appended, as far as the host has seen: not those of replayed graphs.
   Index tokens_seen(Index sequence) const { return state(sequence, 0).seen; }
   Counts counts(Index sequence, Index kv_head) const { return state(sequence, kv_head).counts; }
+  Counts total_counts() const { return store().total_counts(); }
+  /// Live entries over tokens seen, summed over all heads; 1 for an empty cache.
+  double keep_ratio() const { return store().keep_ratio(); }
   /// Every byte of device memory, entries as of the last `synchronize`; a shared workspace counts
   /// in full, a shared pool by the pages that live entries need.
   MemoryUsage memory() const {
