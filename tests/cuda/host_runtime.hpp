@@ -42,6 +42,7 @@ struct Runtime {
     ++copies_to_host;
   }
   static void synchronize(Stream) { ++synchronizations; }
+  static void synchronize_device() { ++synchronizations; }
   static tersekv::Index multiprocessors() { return 4; }
   template <class Body>
   static tersekv::Index resident_blocks() {

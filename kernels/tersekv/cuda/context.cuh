@@ -116,9 +116,7 @@ class DeviceContext {
   /// launch) and count themselves in global memory.
   __device__ void team_barrier() const {
 #if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-            : "memory");
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 #else
     __syncthreads();
     if (thread() == 0) {

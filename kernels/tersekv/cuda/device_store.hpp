@@ -47,10 +47,11 @@ class DeviceStore {
   }
   DeviceStore(DeviceStore&&) = default;
   DeviceStore& operator=(DeviceStore&&) = delete;
-  /// Pages go back to a shared pool. Synchronises where they do.
+  /// Pages go back to a shared pool. Waits for the device where they do.
   ~DeviceStore() {
     if (own_pool_ != nullptr || states_.data() == nullptr) return;
     try {
+      Runtime::synchronize_device();  // whatever stream was at work
       clear(0, heads(), {});
       Runtime::synchronize({});
     } catch (...) {  // the device is gone, and its memory with it

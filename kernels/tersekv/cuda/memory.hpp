@@ -134,7 +134,8 @@ class BasicWorkspace {
     bool logits = false;
   };
 
-  /// Room for a cache that needs this as well. May allocate.
+  /// Room for a cache that needs this as well. May allocate, and free what graphs captured before
+  /// point at: make all caches of a workspace first.
   void reserve(const Needs& needs) {
     const Index rows = needs.heads * needs.rows * needs.group;
     grow(floats_, needs.heads * needs.entries);
@@ -148,8 +149,8 @@ class BasicWorkspace {
     grow(part_max_, needs.parts);
     grow(part_sum_, needs.parts);
     grow(exchange_, needs.heads * DeviceScratch::kMostTeamBlocks * DeviceScratch::kExchangeBytes);
-    if (barrier_words_.count() < needs.heads) {
-      Buffer<Runtime, std::uint32_t> words(needs.heads);
+    if (barrier_words_.count() < needs.heads * kTeamSizes) {
+      Buffer<Runtime, std::uint32_t> words(needs.heads * kTeamSizes);
       words.zero({});
       Runtime::synchronize({});
       barrier_words_ = std::move(words);

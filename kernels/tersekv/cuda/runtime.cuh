@@ -34,7 +34,9 @@ template <class Body>
 __global__ void __launch_bounds__(Body::kThreads, kBlocksAtOnce<Body>)
     run_body(const __grid_constant__ typename Body::Args args, int team, std::uint32_t* words) {
   extern __shared__ __align__(128) std::byte memory[];
-  std::uint32_t* word = words == nullptr ? nullptr : words + blockIdx.x / team;
+  // A word for every size of team: each counts in rounds of its own.
+  std::uint32_t* word =
+      words == nullptr ? nullptr : words + blockIdx.x / team * kTeamSizes + __ffs(team) - 1;
   Body::run(DeviceContext<Body::kThreads>(memory, team, word), args);
 }
 
@@ -68,6 +70,7 @@ struct CudaRuntime {
   static void synchronize(Stream stream) {
     check(cudaStreamSynchronize(stream), "synchronization");
   }
+  static void synchronize_device() { check(cudaDeviceSynchronize(), "synchronization"); }
 
   static Index multiprocessors() { return device().multiprocessors; }
 
@@ -137,17 +140,14 @@ struct CudaRuntime {
     }
     return known;
   }
-  /// Shared memory beyond 48 KiB must be asked for, once per kernel and device.
+  /// Shared memory beyond 48 KiB must be asked for. Every time, and inlined: each translation unit
+  /// has a kernel of its own for a body, and the linker may take this function from another one.
   template <class Body>
-  static void prepare() {
+  __forceinline__ static void prepare() {
     if constexpr (Body::kSharedBytes > 48 * 1024) {
-      thread_local int of_device = -1;
-      const int here = device().id;
-      if (of_device == here) return;
       check(cudaFuncSetAttribute(run_body<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(Body::kSharedBytes)),
             "shared memory");
-      of_device = here;
     }
   }
 };
