@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "tersekv/config.hpp"
@@ -10,8 +11,7 @@ namespace tersekv::cuda {
 
 /// How a launch is shaped; changes speed alone. Zero or kAuto: as measured and planned.
 struct Tuning {
-  int splits = 0;             ///< of a head's entries in attention
-  int least_tiles = 1;        ///< of a split
+  int splits = 0;             ///< of the longest head's entries in attention
   Index plan_length = kAuto;  ///< entries of every head to plan for; kAuto: what the host knows of
                               ///< each. A captured graph is planned once, for all its replays.
   int team_blocks = 0;        ///< blocks per head in a policy's step: 1 to 8
@@ -29,16 +29,27 @@ struct Splits {
 
 /// The cut that minimises waves * (tiles per split + kSplitCost), over heads of `tiles` tiles each,
 /// `blocks` blocks a split, with `resident` blocks at a time on the device; no more than `most`
-/// splits of a head. One where nothing is gained.
+/// splits of a head. One where nothing is gained. O(heads) where heads have few different lengths.
 inline Splits choose_splits(const std::vector<Index>& tiles, Index blocks, Index resident,
                             Index most) {
-  const Index longest = std::max<Index>(*std::max_element(tiles.begin(), tiles.end()), 1);
+  std::vector<std::pair<Index, Index>> heads_of;  // (tiles, heads): mostly one or a few
+  for (Index of_head : tiles) {
+    const Index count = std::max<Index>(of_head, 1);
+    const auto same = std::find_if(heads_of.begin(), heads_of.end(),
+                                   [&](const auto& known) { return known.first == count; });
+    if (same == heads_of.end()) {
+      heads_of.emplace_back(count, 1);
+    } else {
+      ++same->second;
+    }
+  }
+  const Index longest = std::max_element(heads_of.begin(), heads_of.end())->first;
   Splits best{1, static_cast<int>(longest)};
   double best_cost = 0;
   for (Index splits = 1; splits <= std::min({longest, most, Index{256}}); ++splits) {
     const Index each = (longest + splits - 1) / splits;
     Index parts = 0;
-    for (Index of_head : tiles) parts += (std::max<Index>(of_head, 1) + each - 1) / each;
+    for (const auto& [of_head, heads] : heads_of) parts += heads * ((of_head + each - 1) / each);
     const Index waves = (parts * blocks + resident - 1) / resident;
     const double cost = static_cast<double>(waves) * (static_cast<double>(each) + kSplitCost) +
                         (splits > 1 ? kSplitCost : 0.0);
@@ -53,8 +64,8 @@ inline Splits choose_splits(const std::vector<Index>& tiles, Index blocks, Index
 /// Partial states to have room for: splits for a few waves of the device, of many heads some 32
 /// each, but never more than heads have tiles.
 inline Index parts_wanted(Index heads, Index group, Index most_tiles, Index multiprocessors) {
-  const Index waves = std::max(8 * multiprocessors, std::min<Index>(32 * heads, 8192));
-  return group * heads * std::min(most_tiles + 1, 1 + waves / heads);
+  const Index splits = std::max(8 * multiprocessors, std::min<Index>(32 * heads, 8192));
+  return group * heads * std::min(most_tiles + 1, 1 + splits / heads);
 }
 
 /// Blocks that work on one head in a policy's step: one where the heads fill the device, more for
