@@ -31,6 +31,8 @@ namespace tersekv::cuda {
 
 /// The warp of every device this library runs on.
 inline constexpr int kWarp = 32;
+/// Teams have 1, 2, 4 or 8 blocks.
+inline constexpr int kTeamSizes = 4;
 
 /// A block's place in the grid, or the grid's extents.
 struct Grid {

@@ -10,8 +10,6 @@
 
 namespace tersekv::cuda {
 
-/// Teams have 1, 2, 4 or 8 blocks.
-inline constexpr int kTeamSizes = 4;
 /// Entries that attention reads at a time; a page of a cache on a device holds a multiple.
 inline constexpr Index kLeastPageSize = 64;
 
