@@ -16,6 +16,27 @@
 
 namespace tersekv::detail {
 
+/// Sums over the states of a cache's heads, wherever they lie.
+template <class States>
+Counts total_counts(const States& states) {
+  Counts total;
+  for (const HeadState& state : states) {
+    total.evictions += state.counts.evictions;
+    total.merges += state.counts.merges;
+  }
+  return total;
+}
+/// Live entries over tokens seen; 1 where none was.
+template <class States>
+double keep_ratio(const States& states) {
+  double kept = 0, seen = 0;
+  for (const HeadState& state : states) {
+    kept += static_cast<double>(state.length);
+    seen += static_cast<double>(state.seen);
+  }
+  return seen == 0 ? 1.0 : kept / seen;
+}
+
 /// The memory of a cache: for every (sequence, KV head) a state, a table of pages and the policy's
 /// registers. Heads grow and shrink on their own; pages come from and go back to a pool.
 template <class KeyCodec, class ValueCodec>
@@ -54,23 +75,8 @@ class HeadStore {
     return most;
   }
 
-  Counts total_counts() const {
-    Counts total;
-    for (const HeadState& state : states_) {
-      total.evictions += state.counts.evictions;
-      total.merges += state.counts.merges;
-    }
-    return total;
-  }
-  /// Live entries over tokens seen; 1 where none was.
-  double keep_ratio() const {
-    double kept = 0, seen = 0;
-    for (const HeadState& state : states_) {
-      kept += static_cast<double>(state.length);
-      seen += static_cast<double>(state.seen);
-    }
-    return seen == 0 ? 1.0 : kept / seen;
-  }
+  Counts total_counts() const { return detail::total_counts(states_); }
+  double keep_ratio() const { return detail::keep_ratio(states_); }
 
   /// Pages for `entries` entries. Throws std::bad_alloc; `shrink` then takes back what was added.
   void reserve(Index head, Index entries) {

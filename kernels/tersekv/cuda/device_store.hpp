@@ -75,22 +75,8 @@ class DeviceStore {
     return *std::max_element(bounds_.begin() + first, bounds_.begin() + first + count);
   }
 
-  Counts total_counts() const {
-    Counts total;
-    for (const HeadState& state : mirror_) {
-      total.evictions += state.counts.evictions;
-      total.merges += state.counts.merges;
-    }
-    return total;
-  }
-  double keep_ratio() const {
-    double kept = 0, seen = 0;
-    for (const HeadState& state : mirror_) {
-      kept += static_cast<double>(state.length);
-      seen += static_cast<double>(state.seen);
-    }
-    return seen == 0 ? 1.0 : kept / seen;
-  }
+  Counts total_counts() const { return tersekv::detail::total_counts(mirror_); }
+  double keep_ratio() const { return tersekv::detail::keep_ratio(mirror_); }
 
   void note_append(Index head, Index tokens) {
     bounds_[at(head)] += tokens;
