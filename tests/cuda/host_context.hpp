@@ -166,6 +166,18 @@ class Context {
   std::int32_t fetch_add(std::int32_t* p, std::int32_t x) const {
     return __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
   }
+  bool arrive_last(std::int32_t* count, int blocks) const {
+    barrier();
+    if (thread_ == 0) {
+      const bool last = __atomic_fetch_add(count, 1, __ATOMIC_ACQ_REL) == blocks - 1;
+      if (last) *count = 0;
+      put(block_.slots[0], last);
+    }
+    barrier();
+    const bool last = get<bool>(block_.slots[0]);
+    barrier();
+    return last;
+  }
 
   int team_blocks() const { return team_; }
   int team_rank() const { return rank_; }

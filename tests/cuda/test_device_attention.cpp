@@ -48,6 +48,7 @@ std::vector<T> narrowed(const std::vector<float>& from) {
 using FloatDims = tersekv::cuda::HeadDims<8, 32, 64, 128>;
 using HalfDims = tersekv::cuda::HeadDims<32, 64, 80>;
 using MixedDims = tersekv::cuda::HeadDims<32, 80>;
+using LargeDims = tersekv::cuda::HeadDims<96, 192, 256>;
 
 template <class Key, class Value, class T, class Dims>
 void compare(const Setting& s, Random& random, const Tolerance& tolerance) {
@@ -166,6 +167,19 @@ TEST_CASE("device: attention on tensor cores agrees with the CPU", "[small]") {
                                                      random, kBFloat16);
     compare<BFloat16, Half, BFloat16, MixedDims>(random_setting(random, {32, 80}, groups), random,
                                                  kBFloat16);
+  }
+}
+
+TEST_CASE("device: attention at the larger head_dims agrees with the CPU") {
+  on_device::require_device();
+  Random random(6);
+  for (const Index dim : {96, 192, 256}) {
+    for (const Index group : {1, 4}) {
+      for (const Index rows : {1, 17}) {  // of group 4, 17 are more than warps share
+        const Setting s{.dim = dim, .kv_heads = 1, .group = group, .length = 70, .rows = rows};
+        compare<Half, Half, Half, LargeDims>(s, random, kHalf);
+      }
+    }
   }
 }
 

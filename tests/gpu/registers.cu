@@ -18,13 +18,26 @@ template <class Codec, int Dim>
 void compile_mma() {
   compile<AttentionMmaBody<Codec, Codec, Dim, CudaRuntime::kAttentionWarps>>();
 }
+template <int Dim>
+void compile_prompt() {
+  constexpr int warps = CudaRuntime::kAttentionWarps;
+  compile<AttentionMmaBody<BFloat16, BFloat16, Dim, warps, kPromptRowWarps<Dim, warps>>>();
+}
 template <class Codec, int Dim, int Rows>
 void compile_plain() {
   compile<AttentionBody<Codec, Codec, Codec, Dim, Rows, CudaRuntime::kAttentionWarps>>();
 }
 template <class Policy>
+using Step = StepBody<Policy, BFloat16, BFloat16, BFloat16, CudaRuntime::kTeamThreads>;
+template <class Policy>
 void compile_step() {
-  compile<StepBody<Policy, BFloat16, BFloat16, BFloat16, CudaRuntime::kTeamThreads>>();
+  compile<Step<Policy>>();
+}
+template <class Policy, int Dim>
+void compile_decode() {
+  constexpr int warps = CudaRuntime::kAttentionWarps;
+  compile<DecodeBody<AttentionMmaBody<BFloat16, BFloat16, Dim, warps>, Step<Policy>>>();
+  compile<DecodeBody<AttentionBody<BFloat16, BFloat16, BFloat16, Dim, 1, warps>, Step<Policy>>>();
 }
 
 }  // namespace
@@ -51,4 +64,11 @@ void compile_all() {
   compile_step<H2O>();
   compile_step<ZSMerge>();
   compile_step<KeepKV>();
+  compile_prompt<64>();
+  compile_prompt<128>();
+  compile_prompt<192>();
+  compile_decode<ZSMerge, 64>();
+  compile_decode<H2O, 128>();
+  compile_decode<MorphKV, 256>();
+  compile_decode<KVzap, 128>();
 }

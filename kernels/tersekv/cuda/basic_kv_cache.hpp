@@ -72,9 +72,11 @@ class BasicKVCache {
       auto work = launches_.work_on(batch.sequences, batch.q, rows, start + count);
       work.attention.out = batch.out;
       work.attention.lse = batch.lse;
+      const bool compress = options.compress_every != kNever;
+      work.compress = compress && observed == 0;
       launches_.attend(work, start, count - observed, stream);
       work.observe = true;
-      work.compress = options.compress_every != kNever;
+      work.compress = compress;
       launches_.attend(work, start + count - observed, observed, stream);
     }
   }

@@ -14,8 +14,8 @@
 namespace tersekv::cuda {
 
 /// The launches behind a cache's verbs, after all checks, and the memory that they work on. A
-/// decode step is three: append; attention; and, where splits are joined or the policy has
-/// something to do, the step.
+/// decode step is two, append and attention with the policy's step in its epilogue, or three, where
+/// the step is one of its own.
 template <class PolicyType, class KeyCodec, class ValueCodec, class Runtime, class Dims>
 class CacheLaunches {
  public:
@@ -88,8 +88,8 @@ class CacheLaunches {
     args.first_row = first;
     args.num_rows = count;
     args.scratch = scratch(1);
-    Runtime::template launch<Body>(Grid{static_cast<int>(heads_of(batch.sequences))}, 1, nullptr,
-                                   stream, args);
+    // Copying an element is a fraction of what a step has to do for an entry.
+    launch_teams<Body>(batch.sequences, count * shape_.head_dim / 2, stream, args);
     for_heads(batch.sequences, [&](Index h) { store_.note_append(h, count); });
   }
 
@@ -111,13 +111,10 @@ class CacheLaunches {
   }
 
   /// Attention of rows [first, first + count), then what `work` asks for: the policy's part after
-  /// the last of them, also where there are none.
+  /// the last of them. Nothing where there are none.
   template <class T>
   void attend(Work<T>& work, Index first, Index count, Stream stream) {
-    if (count == 0) {
-      if (work.compress) step_alone(work, first, 0, stream);
-      return;
-    }
+    if (count == 0) return;
     const bool shown = work.observe || work.rows_out.data != nullptr;
     const Index heads = heads_of(work.sequences);
     const Index room = workspace_->logits() / (heads * shape_.group_size * store_.capacity());
@@ -134,15 +131,22 @@ class CacheLaunches {
       attention.part_out = workspace_->part_out();
       attention.part_max = workspace_->part_max();
       attention.part_sum = workspace_->part_sum();
-      launch_attention<Runtime, Dims>(attention,
-                                      store_.bounds(work.sequences.first * num_kv_heads(), heads),
-                                      workspace_->parts(), tuning_, stream);
-      work.join = attention.splits > 1;
       work.first_observed = done == 0;
       work.compress = compress && done + at_once >= count;
       if (rows_out.data != nullptr) {
         work.rows_out.data = rows_out.data + done * rows_out.row_stride;
       }
+      if constexpr (kRides<T>) {
+        if (count == 1 && tuning_.team_blocks == 0 &&
+            team_blocks(work.sequences, longest(work.sequences)) == 1) {
+          launch_decode<Runtime, Dims, Step<T>>(work, bounds(work), workspace_->parts(), tuning_,
+                                                workspace_->arrivals(), stream);
+          return note_compression(work);
+        }
+      }
+      launch_attention<Runtime, Dims>(attention, bounds(work), workspace_->parts(), tuning_,
+                                      stream);
+      work.join = attention.splits > 1;
       if (work.join || shown || work.compress) step(work, stream);
     }
   }
@@ -164,16 +168,40 @@ class CacheLaunches {
     return workspace_->scratch(store_.capacity(), shape_.group_size, shape_.head_dim, rows);
   }
 
+  /// Whether the policy's step may ride in attention's epilogue: compiled for 16-bit storage and
+  /// queries, as engines have them. A policy that works from logits has more to do than to look for
+  /// victims (KeepKV compares keys) and better has a launch with more threads.
+  template <class T>
+  static constexpr bool kRides =
+      kFitsTensorCores<KeyCodec, ValueCodec, T>&& PolicyType::observes != Observes::logits;
+
+  /// Blocks for each head of a launch with `items` to do for a head.
+  int team_blocks(Sequences s, Index items) const {
+    if (tuning_.team_blocks > 0) return tuning_.team_blocks;
+    return choose_team(heads_of(s), items, Runtime::multiprocessors(),
+                       DeviceScratch::kMostTeamBlocks);
+  }
+  template <class Body>
+  void launch_teams(Sequences s, Index items, Stream stream,
+                    const typename Body::Args& args) const {
+    const int team = team_blocks(s, items);
+    Runtime::template launch<Body>(Grid{static_cast<int>(heads_of(s)) * team}, team,
+                                   workspace_->barrier_words(), stream, args);
+  }
+
+  template <class T>
+  std::vector<Index> bounds(const Work<T>& work) const {
+    return store_.bounds(work.sequences.first * num_kv_heads(), heads_of(work.sequences));
+  }
+
   template <class T>
   void step(const Work<T>& work, Stream stream) {
-    const Index heads = heads_of(work.sequences);
-    const int team = tuning_.team_blocks > 0
-                         ? tuning_.team_blocks
-                         : choose_team(heads, longest(work.sequences), Runtime::multiprocessors(),
-                                       DeviceScratch::kMostTeamBlocks);
-    const typename Step<T>::Args& args = work;
-    Runtime::template launch<Step<T>>(Grid{static_cast<int>(heads) * team}, team,
-                                      workspace_->barrier_words(), stream, args);
+    launch_teams<Step<T>>(work.sequences, longest(work.sequences), stream, work);
+    note_compression(work);
+  }
+
+  template <class T>
+  void note_compression(const Work<T>& work) {
     if (!work.compress) return;
     for_heads(work.sequences, [&](Index h) { store_.note_compression(h, most_kept(h)); });
   }

@@ -36,8 +36,8 @@ struct CacheSetup {
         config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
     const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer,
                       scale};
-    detail::require(shape.group_size <= 16, "query heads of a group, on a device", "1 to 16",
-                    shape.group_size);
+    detail::require(shape.group_size <= kMostGroup, "query heads of a group, on a device",
+                    "1 to 16", shape.group_size);
     if (PolicyType::needs_budget && config.budget.size() == 0) {
       detail::refuse("budget", "entries per KV head (kUnlimited to keep all)", "none");
     }

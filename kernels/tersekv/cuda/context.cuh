@@ -109,6 +109,18 @@ class DeviceContext {
   __device__ std::int32_t fetch_add(std::int32_t* p, std::int32_t x) const {
     return atomicAdd(p, x);
   }
+  __device__ bool arrive_last(std::int32_t* count, int blocks) const {
+    __shared__ bool last;
+    __syncthreads();
+    if (thread() == 0) {
+      __threadfence();
+      last = atomicAdd(count, 1) == blocks - 1;
+      if (last) *count = 0;
+      __threadfence();
+    }
+    __syncthreads();
+    return last;
+  }
 
   __device__ int team_blocks() const { return team_; }
   __device__ int team_rank() const { return static_cast<int>(blockIdx.x) % team_; }
@@ -167,6 +179,7 @@ class DeviceContext {
   }
   TERSEKV_HD float exp(float x) const { return x; }
   TERSEKV_HD std::int32_t fetch_add(std::int32_t*, std::int32_t) const { return 0; }
+  TERSEKV_HD bool arrive_last(std::int32_t*, int) const { return false; }
   TERSEKV_HD int team_blocks() const { return team_; }
   TERSEKV_HD int team_rank() const { return 0; }
   TERSEKV_HD void team_barrier() const {}

@@ -149,12 +149,8 @@ class BasicWorkspace {
     grow(part_max_, needs.parts);
     grow(part_sum_, needs.parts);
     grow(exchange_, needs.heads * DeviceScratch::kMostTeamBlocks * DeviceScratch::kExchangeBytes);
-    if (barrier_words_.count() < needs.heads * kTeamSizes) {
-      Buffer<Runtime, std::uint32_t> words(needs.heads * kTeamSizes);
-      words.zero({});
-      Runtime::synchronize({});
-      barrier_words_ = std::move(words);
-    }
+    grow_zeroed(barrier_words_, needs.heads * kTeamSizes);
+    grow_zeroed(arrivals_, needs.heads);
   }
 
   DeviceScratch scratch(Index stride, Index group, Index head_dim, Index rows) const {
@@ -179,11 +175,13 @@ class BasicWorkspace {
   Index parts() const { return part_max_.count(); }
   Index logits() const { return logits_.count(); }
   std::uint32_t* barrier_words() const { return barrier_words_.data(); }
+  std::int32_t* arrivals() const { return arrivals_.data(); }
 
   Index bytes() const {
     return floats_.bytes() + vectors_.bytes() + slots_.bytes() + attention_.bytes() +
            logits_.bytes() + queries_.bytes() + lse_.bytes() + part_out_.bytes() +
-           part_max_.bytes() + part_sum_.bytes() + exchange_.bytes() + barrier_words_.bytes();
+           part_max_.bytes() + part_sum_.bytes() + exchange_.bytes() + barrier_words_.bytes() +
+           arrivals_.bytes();
   }
 
  private:
@@ -191,10 +189,18 @@ class BasicWorkspace {
   static void grow(Buffer<Runtime, T>& buffer, Index count) {
     if (buffer.count() < count) buffer = Buffer<Runtime, T>(count);
   }
+  template <class T>
+  static void grow_zeroed(Buffer<Runtime, T>& buffer, Index count) {
+    if (buffer.count() >= count) return;
+    Buffer<Runtime, T> zeros(count);
+    zeros.zero({});
+    Runtime::synchronize({});
+    buffer = std::move(zeros);
+  }
 
   Buffer<Runtime, float> floats_, vectors_, attention_, logits_, queries_, lse_, part_out_,
       part_max_, part_sum_;
-  Buffer<Runtime, std::int32_t> slots_;
+  Buffer<Runtime, std::int32_t> slots_, arrivals_;
   Buffer<Runtime, std::byte> exchange_;
   Buffer<Runtime, std::uint32_t> barrier_words_;
 };

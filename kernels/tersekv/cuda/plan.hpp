@@ -14,9 +14,13 @@ struct Tuning {
   int splits = 0;             ///< of the longest head's entries in attention
   Index plan_length = kAuto;  ///< entries of every head to plan for; kAuto: what the host knows of
                               ///< each. A captured graph is planned once, for all its replays.
-  int team_blocks = 0;        ///< blocks per head in a policy's step: 1 to 8
-  Index observed_rows = 4;    ///< of a prompt, in one launch; each costs logits for all heads
+  int team_blocks = 0;  ///< blocks per head in appends and a policy's steps: 1 to 8. If given, a
+                        ///< step is a launch of its own, never in attention's epilogue.
+  Index observed_rows = 4;  ///< of a prompt, in one launch; each costs logits for all heads
 };
+
+/// Query heads of a group, at most.
+inline constexpr Index kMostGroup = 16;
 
 /// Tiles that a split costs beside its own: starting, and being joined.
 inline constexpr double kSplitCost = 2.0;
@@ -68,11 +72,11 @@ inline Index parts_wanted(Index heads, Index group, Index most_tiles, Index mult
   return group * heads * std::min(most_tiles + 1, 1 + splits / heads);
 }
 
-/// Blocks that work on one head in a policy's step: one where the heads fill the device, more for
-/// long heads.
-inline int choose_team(Index heads, Index length, Index multiprocessors, int most) {
+/// Blocks that work on one head in a policy's step or an append, with `items` to do: one where the
+/// heads fill the device, more for long heads.
+inline int choose_team(Index heads, Index items, Index multiprocessors, int most) {
   int team = 1;
-  while (2 * team <= most && heads * 2 * team <= multiprocessors && length >= 4096 * team) {
+  while (2 * team <= most && heads * 2 * team <= multiprocessors && items >= 4096 * team) {
     team *= 2;
   }
   return team;

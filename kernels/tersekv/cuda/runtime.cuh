@@ -25,9 +25,13 @@ inline void check(cudaError_t code, const char* doing) {
 /// memory fits, as far as that makes a difference. Without such a number the compiler spills to
 /// make room for blocks that never come.
 template <class Body>
-inline constexpr int kBlocksAtOnce = std::clamp(static_cast<int>(160 * 1024 /
-                                                                 (Body::kSharedBytes + 1024)),
-                                                1, Body::kThreads > 128 ? 2 : 3);
+constexpr int most_blocks() {
+  if constexpr (requires { Body::kMostBlocks; }) return Body::kMostBlocks;
+  return Body::kThreads > 128 ? 2 : 3;
+}
+template <class Body>
+inline constexpr int kBlocksAtOnce =
+    std::clamp(static_cast<int>(160 * 1024 / (Body::kSharedBytes + 1024)), 1, most_blocks<Body>());
 
 /// A body as a kernel. Arguments lie in constant memory, so bodies may point at them.
 template <class Body>

@@ -7,7 +7,7 @@
 
 namespace tersekv::cuda {
 
-/// New tokens into pages from the pool, `rows` for every sequence of the launch, a block per head.
+/// New tokens into pages from the pool, `rows` for every sequence of the launch, a team per head.
 /// A head for which there is no page, or no room in its table, keeps what it has, and is counted in
 /// `failed`.
 template <class PolicyType, class KeyCodec, class ValueCodec, class T, int Threads>
@@ -22,11 +22,11 @@ struct AppendBody {
     DeviceScratch scratch = {};
   };
   static constexpr int kThreads = Threads;
-  static constexpr std::size_t kSharedBytes = sizeof(int);
+  static constexpr std::size_t kSharedBytes = 0;
 
   template <class Context>
   static TERSEKV_HD void run(const Context& context, const Args& args) {
-    const Index launch_head = context.block().x;
+    const Index launch_head = context.block().x / context.team_blocks();
     const Index kv_head = launch_head % args.heads.num_kv_heads;
     const Index row = launch_head / args.heads.num_kv_heads * args.rows + args.first_row;
     const Index index = args.first_sequence * args.heads.num_kv_heads + launch_head;
@@ -35,9 +35,9 @@ struct AppendBody {
     const BlockTeam<Context> team(context, args.scratch.exchange_of(launch_head));
     const Index first = head.length(), tokens = args.num_rows, dim = head.head_dim();
 
-    int* ok = reinterpret_cast<int*>(context.shared());
-    team.once([&] { *ok = make_room(context, args, index, first, tokens) ? 1 : 0; });
-    if (*ok == 0) return;
+    std::int32_t* fits = scratch.slots;
+    team.once([&] { *fits = make_room(context, args, index, first, tokens) ? 1 : 0; });
+    if (*fits == 0) return;
 
     team.once([&] {
       head.state().length += tokens;

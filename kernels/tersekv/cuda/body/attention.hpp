@@ -38,28 +38,13 @@ struct AttentionBody {
     AttentionBody body(context, args, work);
     load_queries(context, args, work, shared);
     work.keep_queries(context, args);
-    std::byte* const* pages = args.heads.table(work.head_of_cache);
-    const Ring ring{context.shared()};
-    const Index slabs = 2 * work.tiles;
-    for (int s = 0; s < Ring::kStages - 1; ++s) {
-      if (s < slabs) ring.load(context, args.heads.layout, pages, work.first_tile, s);
-      context.commit();
-    }
-    for (Index slab = 0; slab < slabs; ++slab) {
-      context.template wait<Ring::kStages - 2>();
-      context.barrier();  // this slab is there, and all are done with the one before
-      const Index ahead = slab + Ring::kStages - 1;
-      if (ahead < slabs) ring.load(context, args.heads.layout, pages, work.first_tile, ahead);
-      context.commit();
-      const Index first = (work.first_tile + slab / 2) * kTileEntries;
-      if (slab % 2 == 0) {
-        body.logits(context, args, work, shared, ring.slab(slab), first);
-      } else {
-        body.values(context, shared, ring.slab(slab));
-      }
-    }
-    context.template wait<0>();
-    context.barrier();
+    Ring{context.shared()}.stream(
+        context, args.heads.layout, args.heads.table(work.head_of_cache), work.first_tile,
+        work.tiles, [&](Index first) { load_bias(context, args, work, shared, first); },
+        [&](const std::byte* slab, Index first) {
+          body.logits(context, args, shared, slab, first);
+        },
+        [&](const std::byte* slab) { body.values(context, shared, slab); });
     body.finish(context, args, work, shared);
   }
 
@@ -91,24 +76,29 @@ struct AttentionBody {
   }
 
   template <class Context>
-  TERSEKV_HD void logits(const Context& context, const Args& args, const AttentionWork<Args>& work,
-                         const Shared& shared, const std::byte* slab, Index first) {
+  static TERSEKV_HD void load_bias(const Context& context, const Args& args,
+                                   const AttentionWork<Args>& work, const Shared& shared,
+                                   Index first) {
+    if (args.alpha == 0.0f) return;
+    const PageLayout& layout = args.heads.layout;
+    for (int e = context.thread(); e < kTileEntries; e += context.threads()) {
+      const Index slot = first + e;
+      const std::byte* page = args.heads.table(work.head_of_cache)[slot >> layout.shift];
+      const auto* weights = reinterpret_cast<const float*>(page + layout.weights_at);
+      // A slot that was never written has any weight.
+      shared.bias[e] =
+          slot < work.length
+              ? args.alpha * tersekv::detail::log_of(weights[slot & (layout.page_size - 1)])
+              : 0.0f;
+    }
+  }
+
+  template <class Context>
+  TERSEKV_HD void logits(const Context& context, const Args& args, const Shared& shared,
+                         const std::byte* slab, Index first) {
     const auto* keys = reinterpret_cast<const KeyCodec*>(slab);
     constexpr int dims = (Dim + Warps - 1) / Warps;
     const int begin = context.warp() * dims, end = begin + dims < Dim ? begin + dims : Dim;
-    if (args.alpha != 0.0f) {
-      const PageLayout& layout = args.heads.layout;
-      for (int e = context.thread(); e < kTileEntries; e += context.threads()) {
-        const Index slot = first + e;
-        const std::byte* page = args.heads.table(work.head_of_cache)[slot >> layout.shift];
-        const auto* weights = reinterpret_cast<const float*>(page + layout.weights_at);
-        // A slot that was never written has any weight.
-        shared.bias[e] =
-            slot < work.length
-                ? args.alpha * tersekv::detail::log_of(weights[slot & (layout.page_size - 1)])
-                : 0.0f;
-      }
-    }
     for (int e = 2 * context.lane(); e < kTileEntries; e += 2 * kWarp) {
       float sums[Rows][2] = {};
       for (int j = begin; j < end; ++j) {

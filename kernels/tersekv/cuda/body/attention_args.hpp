@@ -135,6 +135,36 @@ struct TileRing {
       }
     }
   }
+
+  /// Streams tiles [first_tile, first_tile + tiles) past all threads: prepare(e) while the keys of
+  /// the tile from entry e are still on their way, on_keys(slab, e), then on_values(slab). A
+  /// block's barrier lies before each of the last two.
+  template <class Context, class Prepare, class OnKeys, class OnValues>
+  TERSEKV_HD void stream(const Context& context, const PageLayout& layout, std::byte* const* pages,
+                         Index first_tile, Index tiles, Prepare&& prepare, OnKeys&& on_keys,
+                         OnValues&& on_values) const {
+    const Index slabs = 2 * tiles;
+    for (int s = 0; s < kStages - 1; ++s) {
+      if (s < slabs) load(context, layout, pages, first_tile, s);
+      context.commit();
+    }
+    for (Index s = 0; s < slabs; ++s) {
+      const Index entry = (first_tile + s / 2) * kEntries;
+      if (s % 2 == 0) prepare(entry);
+      context.template wait<kStages - 2>();
+      context.barrier();  // this slab is there, and all are done with the one before
+      const Index ahead = s + kStages - 1;
+      if (ahead < slabs) load(context, layout, pages, first_tile, ahead);
+      context.commit();
+      if (s % 2 == 0) {
+        on_keys(slab(s), entry);
+      } else {
+        on_values(slab(s));
+      }
+    }
+    context.template wait<0>();
+    context.barrier();
+  }
 };
 
 /// One block's part of the work: which head, rows and tiles.

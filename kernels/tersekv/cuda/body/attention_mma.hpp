@@ -7,29 +7,37 @@
 
 namespace tersekv::cuda {
 
-/// The same as AttentionBody on the tensor cores: 16 query rows, of the keys' own 16-bit type, at
-/// entries in 16-bit storage. Every warp has a share of each tile's entries and a running softmax
-/// of its own, so a tile costs one barrier a slab; the warps' states are joined at the end, in
-/// order. Probabilities are rounded to the values' type before the second product, as is usual.
+/// The same as AttentionBody on the tensor cores: query rows of the keys' own 16-bit type, at
+/// entries in 16-bit storage. Every warp has 16 rows, a share of each tile's entries, and a running
+/// softmax of its own, so a tile costs one barrier a slab; the states of warps with the same rows
+/// are joined at the end, in order. Probabilities are rounded to the values' type before the second
+/// product, as is usual.
+///
+/// For a decode step all warps have the same 16 rows (RowWarps = 1). For a prompt every warp has
+/// rows of its own (RowWarps = Warps), so that K and V are read once for all of them.
 ///
 /// Registers follow PTX's mma.m16n8k16: with w = lane / 4 and c = lane % 4, a lane holds rows w and
 /// w + 8, columns 2c and 2c + 1 of each 8 columns of a product.
-template <class KeyCodec, class ValueCodec, int Dim, int Warps>
+template <class KeyCodec, class ValueCodec, int Dim, int Warps, int RowWarps = 1>
 struct AttentionMmaBody {
   static_assert(sizeof(KeyCodec) == 2 && sizeof(ValueCodec) == 2 && Dim % 16 == 0);
   using Args = AttentionArgs<KeyCodec, ValueCodec, KeyCodec>;
   using Ring = TileRing<KeyCodec, ValueCodec, Dim, true>;
   static constexpr int kThreads = Warps * kWarp;
   static constexpr int kTileEntries = Ring::kEntries;
-  static constexpr int kTileRows = 16;
+  static constexpr int kWarpRows = 16;
+  static constexpr int kTileRows = RowWarps * kWarpRows;
 
-  static constexpr int kSteps = Dim / 16;                  // of 16 dimensions
-  static constexpr int kQueryBytes = kSteps * kWarp * 16;  // fragments
-  static constexpr int kJoin = Warps * kTileRows * Dim;    // floats
+  /// Blocks at once that are worth fewer registers: a prompt's warps hold more of them.
+  static constexpr int kMostBlocks = RowWarps > 1 ? 2 : 3;
+
+  static constexpr int kSteps = Dim / 16;                             // of 16 dimensions
+  static constexpr int kQueryBytes = RowWarps * kSteps * kWarp * 16;  // fragments
+  static constexpr int kJoin = Warps * kWarpRows * Dim;               // floats
   static constexpr int kRingBytes = Ring::kBytes > 4 * kJoin ? Ring::kBytes
                                                              : (4 * kJoin + 127) / 128 * 128;
   static constexpr std::size_t kSharedBytes =
-      static_cast<std::size_t>(kRingBytes) + kQueryBytes + std::size_t{2 * 4 * Warps * kTileRows};
+      static_cast<std::size_t>(kRingBytes) + kQueryBytes + std::size_t{2 * 4 * Warps * kWarpRows};
 
   template <class Context>
   static TERSEKV_HD void run(const Context& context, const Args& args) {
@@ -38,38 +46,23 @@ struct AttentionMmaBody {
     AttentionMmaBody body(context, args, work);
     load_queries(context, args, work);
     work.keep_queries(context, args);
-    std::byte* const* pages = args.heads.table(work.head_of_cache);
-    const Ring ring{context.shared()};
-    const Index slabs = 2 * work.tiles;
-    for (int s = 0; s < Ring::kStages - 1; ++s) {
-      if (s < slabs) ring.load(context, args.heads.layout, pages, work.first_tile, s);
-      context.commit();
-    }
-    for (Index slab = 0; slab < slabs; ++slab) {
-      const Index first = (work.first_tile + slab / 2) * kTileEntries;
-      if (slab % 2 == 0) body.load_bias(context, args, work, first);
-      context.template wait<Ring::kStages - 2>();
-      context.barrier();  // this slab is there, and all are done with the one before
-      const Index ahead = slab + Ring::kStages - 1;
-      if (ahead < slabs) ring.load(context, args.heads.layout, pages, work.first_tile, ahead);
-      context.commit();
-      if (slab % 2 == 0) {
-        body.logits(context, ring.slab(slab));
-        body.softmax(context, args, first);
-      } else {
-        body.values(context, ring.slab(slab));
-      }
-    }
-    context.template wait<0>();
-    context.barrier();
+    Ring{context.shared()}.stream(
+        context, args.heads.layout, args.heads.table(work.head_of_cache), work.first_tile,
+        work.tiles, [&](Index first) { body.load_bias(context, args, work, first); },
+        [&](const std::byte* slab, Index first) {
+          body.logits(context, slab);
+          body.softmax(context, args, first);
+        },
+        [&](const std::byte* slab) { body.values(context, slab); });
     body.finish(context, args, work);
   }
 
  private:
-  static constexpr int kMine = kTileEntries / Warps;  // entries of a warp
-  static constexpr int kGroups = kMine / 8;           // of eight entries, one product each
-  static constexpr int kColumns = Dim / 8;            // of eight dimensions
-  static_assert(kMine % 16 == 0);
+  static constexpr int kEntryWarps = Warps / RowWarps;      // that have the same rows
+  static constexpr int kMine = kTileEntries / kEntryWarps;  // entries of a warp
+  static constexpr int kGroups = kMine / 8;                 // of eight entries, one product each
+  static constexpr int kColumns = Dim / 8;                  // of eight dimensions
+  static_assert(kMine % 16 == 0 && Warps % RowWarps == 0);
 
   struct alignas(16) Fragment {
     std::uint32_t word[4];
@@ -77,16 +70,27 @@ struct AttentionMmaBody {
   TERSEKV_HD static Fragment* queries(std::byte* shared) {
     return reinterpret_cast<Fragment*>(shared + kRingBytes);
   }
+  /// Which 16 rows of the tile this warp has, and which share of its entries.
+  template <class Context>
+  TERSEKV_HD static int row_part(const Context& context) {
+    return context.warp() / kEntryWarps;
+  }
+  template <class Context>
+  TERSEKV_HD static int entry_part(const Context& context) {
+    return context.warp() % kEntryWarps;
+  }
 
-  /// The rows in the registers' order, the same for all warps; rows that are not there are zero.
+  /// The rows in the registers' order; rows that are not there are zero.
   template <class Context>
   static TERSEKV_HD void load_queries(const Context& context, const Args& args,
                                       const AttentionWork<Args>& work) {
-    for (int i = context.thread(); i < kSteps * kWarp; i += context.threads()) {
-      const int step = i / kWarp, lane = i % kWarp;
+    for (int i = context.thread(); i < RowWarps * kSteps * kWarp; i += context.threads()) {
+      const int first_row = i / (kSteps * kWarp) * kWarpRows;
+      const int step = i / kWarp % kSteps, lane = i % kWarp;
       Fragment fragment;
       for (int part = 0; part < 4; ++part) {
-        const int r = lane / 4 + part % 2 * 8, j = step * 16 + lane % 4 * 2 + part / 2 * 8;
+        const int r = first_row + lane / 4 + part % 2 * 8;
+        const int j = step * 16 + lane % 4 * 2 + part / 2 * 8;
         std::uint32_t word = 0;
         if (r < work.count) {
           const Index row = work.view_row(args, r), head = work.q_head(r);
@@ -121,7 +125,7 @@ struct AttentionMmaBody {
   /// Entry of the tile that belongs to this lane's first column of group g.
   template <class Context>
   TERSEKV_HD static int column(const Context& context, int g) {
-    return context.warp() * kMine + g * 8 + context.lane() % 4 * 2;
+    return entry_part(context) * kMine + g * 8 + context.lane() % 4 * 2;
   }
 
   template <class Context>
@@ -131,16 +135,17 @@ struct AttentionMmaBody {
       for (int i = 0; i < 4; ++i) logit_[g][i] = 0.0f;
     }
     const int lane = context.lane();
+    const Fragment* rows = queries(context.shared()) + row_part(context) * kSteps * kWarp;
     TERSEKV_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      const Fragment fragment = queries(context.shared())[step * kWarp + lane];
+      const Fragment fragment = rows[step * kWarp + lane];
       const std::uint32_t a[4] = {fragment.word[0], fragment.word[1], fragment.word[2],
                                   fragment.word[3]};
       TERSEKV_UNROLL
       for (int g = 0; g < kGroups; g += 2) {
         std::uint32_t b[4];
         const int row = step * 16 + lane % 16;
-        const int chunk = (context.warp() * kMine + g * 8) / 8 + lane / 16;
+        const int chunk = entry_part(context) * kGroups + g + lane / 16;
         context.load_transposed(b, slab + Ring::key_at(row, chunk));
         const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
         context.template mma<KeyCodec>(logit_[g], a, low);
@@ -211,7 +216,7 @@ struct AttentionMmaBody {
       TERSEKV_UNROLL
       for (int n = 0; n < kColumns; n += 2) {
         std::uint32_t b[4];
-        const int row = context.warp() * kMine + g * 8 + lane % 16;
+        const int row = entry_part(context) * kMine + g * 8 + lane % 16;
         context.load_transposed(b, slab + Ring::value_at(row, n + lane / 16));
         const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
         context.template mma<ValueCodec>(out_[n], a, low);
@@ -225,37 +230,40 @@ struct AttentionMmaBody {
                          const AttentionWork<Args>& work) {
     auto* join = reinterpret_cast<float*>(context.shared());  // over the ring, which has run dry
     auto* max = reinterpret_cast<float*>(context.shared() + kRingBytes + kQueryBytes);
-    float* sum = max + Warps * kTileRows;
-    const int lane = context.lane(), warp = context.warp(), split = context.block().x;
+    float* sum = max + Warps * kWarpRows;
+    const int lane = context.lane(), split = context.block().x;
     TERSEKV_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int r = lane / 4 + 8 * half;
+      const int state = context.warp() * kWarpRows + lane / 4 + 8 * half;
       if (lane % 4 == 0) {
-        max[warp * kTileRows + r] = max_[half];
-        sum[warp * kTileRows + r] = sum_[half];
+        max[state] = max_[half];
+        sum[state] = sum_[half];
       }
       TERSEKV_UNROLL
       for (int n = 0; n < kColumns; ++n) {
-        float* row = join + (warp * kTileRows + r) * Dim + n * 8 + lane % 4 * 2;
+        float* row = join + state * Dim + n * 8 + lane % 4 * 2;
         row[0] = out_[n][2 * half];
         row[1] = out_[n][2 * half + 1];
       }
     }
     context.barrier();
-    for (int i = context.thread(); i < work.count * Dim; i += context.threads()) {
+    const int elements = static_cast<int>(work.count) * Dim;
+    for (int i = context.thread(); i < elements; i += context.threads()) {
       const int r = i / Dim, j = i % Dim;
+      const int first = r / kWarpRows * kEntryWarps * kWarpRows + r % kWarpRows;
       float highest = kLowest;
       TERSEKV_UNROLL
-      for (int w = 0; w < Warps; ++w) {
-        const float other = max[w * kTileRows + r];
+      for (int w = 0; w < kEntryWarps; ++w) {
+        const float other = max[first + w * kWarpRows];
         highest = highest > other ? highest : other;
       }
       float total = 0, normaliser = 0;
       TERSEKV_UNROLL
-      for (int w = 0; w < Warps; ++w) {
-        const float factor = context.exp(max[w * kTileRows + r] - highest);
-        normaliser += factor * sum[w * kTileRows + r];
-        total += factor * join[(w * kTileRows + r) * Dim + j];
+      for (int w = 0; w < kEntryWarps; ++w) {
+        const int state = first + w * kWarpRows;
+        const float factor = context.exp(max[state] - highest);
+        normaliser += factor * sum[state];
+        total += factor * join[state * Dim + j];
       }
       work.write(args, r, j, split, normaliser, total);
       if (j == 0) work.write_normaliser(args, r, split, highest, normaliser);
@@ -266,7 +274,7 @@ struct AttentionMmaBody {
   TERSEKV_HD AttentionMmaBody(const Context& context, const Args& args,
                               const AttentionWork<Args>& work) {
     for (int half = 0; half < 2; ++half) {
-      const int r = context.lane() / 4 + 8 * half;
+      const int r = row_part(context) * kWarpRows + context.lane() / 4 + 8 * half;
       visible_[half] = r < work.count ? work.visible(args, r) : 0;
       rows_[half] = args.write_logits && r < work.count ? work.logits(args, r) : nullptr;
       max_[half] = kLowest;
@@ -278,7 +286,7 @@ struct AttentionMmaBody {
     for (int g = 0; g < kGroups; ++g) bias_[g][0] = bias_[g][1] = 0.0f;
   }
 
-  // Of rows w and w + 8.
+  // Of rows w and w + 8 of this warp.
   Index visible_[2];
   float* rows_[2];
   float max_[2], sum_[2];

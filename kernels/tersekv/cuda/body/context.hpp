@@ -27,6 +27,13 @@
 #define TERSEKV_UNROLL
 #endif
 
+/// A device function of its own, whose registers do not weigh on what calls it.
+#if defined(__CUDACC__)
+#define TERSEKV_CALLED __noinline__
+#else
+#define TERSEKV_CALLED
+#endif
+
 namespace tersekv::cuda {
 
 /// The warp of every device this library runs on.
@@ -58,6 +65,8 @@ struct Grid {
 /// - `pack<E>(low, high)`: two floats to 16-bit E in one word
 /// - `exp(x)` for x <= 0
 /// - `fetch_add(p, x)`: atomic, on global memory, no order implied
+/// - `arrive_last(p, n)`: whether this block is the last of n to come here; it then sees what the
+///   others wrote. The count at p, in global memory, is zero before and after. A barrier.
 /// - `team_blocks()`, `team_rank()`, `team_barrier()`: blocks that work together (a cluster where
 ///   there are clusters)
 template <class C>
@@ -80,6 +89,7 @@ concept Context = requires(const C& c, float x, std::uint32_t (&a)[4], std::uint
   { c.template pack<BFloat16>(x, x) } -> std::same_as<std::uint32_t>;
   { c.exp(x) } -> std::same_as<float>;
   { c.fetch_add(count, 1) } -> std::same_as<std::int32_t>;
+  { c.arrive_last(count, 2) } -> std::same_as<bool>;
   { c.team_blocks() } -> std::convertible_to<int>;
   c.team_barrier();
 };

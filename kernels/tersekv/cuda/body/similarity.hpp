@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "tersekv/cuda/body/context.hpp"
+#include "tersekv/cuda/body/team.hpp"
 #include "tersekv/element.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/view.hpp"
@@ -47,33 +47,19 @@ struct SimilarityBody {
         key = signed_square(key, own, product(args.targets, t, args.targets, t, head, dim));
       }
       const Index position = args.positions == nullptr ? t : args.positions[at];
-      mine = Better()(mine, Best{t, position, key});
+      mine = Better()(mine, Best{t, position, -key});
     }
     const Best best = context.reduce(mine, Better());
     if (context.thread() != 0) return;
     const Index to = head * args.candidates.tokens + candidate;
-    args.nearest[to] = static_cast<std::int32_t>(best.target);
+    args.nearest[to] = static_cast<std::int32_t>(best.slot);
     if (args.similarities == nullptr) return;
-    const float key = best.target < 0 ? 0.0f : best.key;
+    const float key = best.slot < 0 ? 0.0f : -best.key;
     args.similarities[to] =
         args.similarity == Similarity::dot ? key : (key < 0.0f ? -std::sqrt(-key) : std::sqrt(key));
   }
 
  private:
-  struct Best {
-    Index target = -1;
-    Index position = 0;
-    float key = 0;
-  };
-  struct Better {
-    TERSEKV_HD Best operator()(const Best& a, const Best& b) const {
-      if (a.target < 0 || b.target < 0) return a.target < 0 ? b : a;
-      if (a.key != b.key) return a.key > b.key ? a : b;
-      if (a.position != b.position) return a.position < b.position ? a : b;
-      return a.target < b.target ? a : b;
-    }
-  };
-
   static TERSEKV_HD float product(const TokenView<const T>& a, Index i, const TokenView<const T>& b,
                                   Index j, Index head, Index dim) {
     constexpr Index run = 32;  // short sums keep a float's precision

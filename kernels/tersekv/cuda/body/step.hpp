@@ -14,8 +14,9 @@ namespace tersekv::cuda {
 /// done where it is asked for.
 template <class PolicyType, class KeyCodec, class ValueCodec, class T, int Threads>
 struct StepBody {
+  using Attention = AttentionArgs<KeyCodec, ValueCodec, T>;
   struct Args {
-    AttentionArgs<KeyCodec, ValueCodec, T> attention = {};  ///< of the launch before
+    Attention attention = {};  ///< of the launch before
     PolicyType policy = {};
     GroupReduce reduce = GroupReduce::sum;
     bool join = false;           ///< the states of splits
@@ -30,8 +31,12 @@ struct StepBody {
 
   template <class Context>
   static TERSEKV_HD void run(const Context& context, const Args& args) {
-    const AttentionArgs<KeyCodec, ValueCodec, T>& attention = args.attention;
-    const Index launch_head = context.block().x / context.team_blocks();
+    of_head(context, args, context.block().x / context.team_blocks());
+  }
+  /// By all blocks of the team.
+  template <class Context>
+  static TERSEKV_HD void of_head(const Context& context, const Args& args, Index launch_head) {
+    const Attention& attention = args.attention;
     const Index index = attention.first_sequence * attention.heads.num_kv_heads + launch_head;
     const auto head = attention.heads.head(index, attention.scratch.of(launch_head));
     BlockTeam<Context> team(context, attention.scratch.exchange_of(launch_head));
@@ -62,8 +67,6 @@ struct StepBody {
   }
 
  private:
-  using Attention = AttentionArgs<KeyCodec, ValueCodec, T>;
-
   template <class HeadType>
   static TERSEKV_HD Index visible(const Attention& attention, const HeadType& head, Index r) {
     const Index seen = head.length() - (attention.end_row - 1 - (attention.first_row + r));

@@ -12,6 +12,22 @@
 
 namespace tersekv::cuda {
 
+/// A slot, and what it is compared by.
+struct Best {
+  Index slot = -1;  ///< none
+  Index position = 0;
+  float key = 0;
+};
+/// The lower key, then the lower position, then the lower slot.
+struct Better {
+  TERSEKV_HD Best operator()(const Best& a, const Best& b) const {
+    if (a.slot < 0 || b.slot < 0) return a.slot < 0 ? b : a;
+    if (a.key != b.key) return a.key < b.key ? a : b;
+    if (a.position != b.position) return a.position < b.position ? a : b;
+    return a.slot < b.slot ? a : b;
+  }
+};
+
 /// The team of a device: the threads of a block, or of a few blocks that work on one long head. The
 /// operations and their rules are those of `tersekv::SerialTeam`; every one begins and ends with a
 /// barrier. `exchange` is global memory, kMostTeamBlocks * kExchangeBytes, for what blocks tell
@@ -157,21 +173,6 @@ class BlockTeam {
   }
 
  private:
-  struct Best {
-    Index slot = -1;
-    Index position = 0;
-    float key = 0;
-  };
-  /// The lower key, then the lower position, then the lower slot.
-  struct Better {
-    TERSEKV_HD Best operator()(const Best& a, const Best& b) const {
-      if (a.slot < 0 || b.slot < 0) return a.slot < 0 ? b : a;
-      if (a.key != b.key) return a.key < b.key ? a : b;
-      if (a.position != b.position) return a.position < b.position ? a : b;
-      return a.slot < b.slot ? a : b;
-    }
-  };
-
   /// Short sums keep a float's precision; a page has more slots than a key has runs.
   static constexpr Index kRun = 32;
   template <class Head>

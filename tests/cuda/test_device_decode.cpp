@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "cuda/device_tokens.hpp"
+#include "tersekv/tersekv.hpp"
+
+// A policy's step in attention's epilogue (DecodeBody), and appends and steps by several blocks for
+// a head, do what a step as a launch of its own by one block does, bit by bit; that one is held
+// against the CPU by the traces.
+
+using namespace tersekv;
+using on_device::TokensOf;
+using support::Random;
+
+namespace {
+
+constexpr Index kDim = 16, kHeads = 2, kSequences = 3;
+
+template <class Cache>
+void same_entries(Cache& a, Cache& b) {
+  const auto host_a = a.synchronize_to_host(), host_b = b.synchronize_to_host();
+  for (Index s = 0; s < kSequences; ++s) {
+    for (Index h = 0; h < kHeads; ++h) {
+      const auto x = host_a.entries(s, h), y = host_b.entries(s, h);
+      REQUIRE(x.size() == y.size());
+      CHECK(a.counts(s, h).evictions == b.counts(s, h).evictions);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        REQUIRE(x[i].position == y[i].position);
+        REQUIRE(x[i].weight == y[i].weight);
+        REQUIRE(x[i].score == y[i].score);
+        REQUIRE(x[i].key == y[i].key);
+        REQUIRE(x[i].value == y[i].value);
+      }
+    }
+  }
+}
+
+template <class Codec, class Policy>
+void check(const Policy& policy, Index group, int splits, Index budget = 70) {
+  CAPTURE(group, splits);
+  using Cache = on_device::KVCache<Policy, Codec, Codec, tersekv::cuda::HeadDims<kDim>>;
+  const CacheConfig config{.num_sequences = kSequences,
+                           .num_q_heads = kHeads * group,
+                           .num_kv_heads = kHeads,
+                           .head_dim = kDim,
+                           .budget = budget};
+  tersekv::cuda::DeviceOptions options{
+      .max_chunk = 150, .max_length = 300, .tuning = {.splits = splits}};
+  Cache rides(config, policy, options);
+  options.tuning.team_blocks = 1;
+  Cache alone(config, policy, options);
+  options.tuning.team_blocks = 2;
+  Cache teams(config, policy, options);
+  Random random(7);
+  const auto extend = [&](tersekv::cuda::Sequences sequences, Index rows) {
+    const TokensOf<Codec> tokens(random, rows, kHeads, group, kDim);
+    rides.extend(tokens.batch(sequences));
+    const auto out = tokens.out();
+    for (Cache* cache : {&alone, &teams}) {
+      cache->extend(tokens.batch(sequences));
+      REQUIRE(tokens.out() == out);
+    }
+  };
+  for (Index s = 0; s < kSequences; ++s) extend(s, 40 + 50 * s);
+  for (int step = 0; step < 4; ++step) extend({0, kSequences}, kSequences);
+  for (Cache* cache : {&alone, &teams}) same_entries(rides, *cache);
+}
+
+}  // namespace
+
+TEST_CASE("device: steps in attention's epilogue and by teams of blocks are the same", "[small]") {
+  on_device::require_device();
+  for (const int splits : {1, 3}) {
+    check<Half>(H2O{}, 1, splits);
+    check<Half>(ZSMerge{}, 2, splits);
+    check<Half>(StreamingLLM{}, 3, splits);
+    check<BFloat16>(WeightedKV{}, 4, splits);
+    check<BFloat16>(MorphKV{}, 8, splits);
+  }
+}
+
+TEST_CASE("device: pages of a threshold's victims come back from attention's epilogue") {
+  on_device::require_device();
+  check<BFloat16>(make_kvzap({.threshold = 0.3f, .window = 8}), 4, 2, kUnlimited);
+}
