@@ -95,14 +95,18 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
     args.part_max = workspace_.part_max();
     args.part_sum = workspace_.part_sum();
     const tersekv::cuda::Tuning tuning;
+    work.observe = (mode & kRows) != 0;  // by Full, which has no use for it
+    const int team = tersekv::cuda::choose_team(heads(), longest(), Runtime::multiprocessors(),
+                                                tersekv::cuda::DeviceScratch::kMostTeamBlocks);
+    if (team == 1) {  // as in a cache
+      return tersekv::cuda::launch_decode<Runtime, Dims, Step>(work, shape_.lengths,
+                                                               workspace_.parts(), tuning,
+                                                               workspace_.arrivals(), stream);
+    }
     tersekv::cuda::launch_attention<Runtime, Dims>(args, shape_.lengths, workspace_.parts(), tuning,
                                                    stream);
     work.join = args.splits > 1;
-    // Else the step would go on from logits to attention per entry.
-    if ((mode & kRows) == 0) args.write_logits = false;
-    if (!work.join && !args.write_logits) return;
-    const int team = tersekv::cuda::choose_team(heads(), longest(), Runtime::multiprocessors(),
-                                                tersekv::cuda::DeviceScratch::kMostTeamBlocks);
+    if (!work.join && !work.observe) return;
     Runtime::template launch<Step>(tersekv::cuda::Grid{static_cast<int>(heads()) * team}, team,
                                    workspace_.barrier_words(), stream, work);
   }

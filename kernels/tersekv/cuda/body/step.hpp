@@ -41,7 +41,8 @@ struct StepBody {
     const auto head = attention.heads.head(index, attention.scratch.of(launch_head));
     BlockTeam<Context> team(context, attention.scratch.exchange_of(launch_head));
     if (args.join) join_splits(context, team, attention, launch_head);
-    for (Index r = 0; r < attention.num_rows; ++r) {
+    const bool shown = args.observe || args.rows_out.data != nullptr;
+    for (Index r = 0; shown && r < attention.num_rows; ++r) {
       const bool first = r == 0 && args.first_observed;
       if (args.rows_in.data != nullptr) {
         const Index kv_head = launch_head % attention.heads.num_kv_heads;
@@ -49,7 +50,7 @@ struct StepBody {
                             Observation{.visible = visible(attention, head, r),
                                         .first = first,
                                         .attention = args.rows_in.row(r, kv_head)});
-      } else if (attention.write_logits) {
+      } else {
         show(team, args, head, launch_head, r, first);
       }
     }
