@@ -81,8 +81,10 @@ class Step {
     const auto head = cache.mutable_head(0, h);
     const float* query = token_.q().data + h * heads_.group * heads_.dim;
     stride_ = stride_ / 64 * 64;
-    key_products(head, 0, head.length(), query, heads_.group, heads_.dim, head.shape().scale,
-                 rows_.data(), stride_);
+    for (Index g = 0; g < heads_.group; ++g) {
+      key_products(head, 0, head.length(), query + g * heads_.dim, head.shape().scale,
+                   rows_.data() + g * stride_);
+    }
     const Observation row{.visible = head.length(),
                           .first = true,
                           .logits = rows_.data(),

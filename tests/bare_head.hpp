@@ -68,7 +68,7 @@ class BareHead {
   /// Attention of `query` [group_size, head_dim] to the first `visible` slots. Valid until the next
   /// call, as are `row`, `lse` and `output`. Not for several lanes.
   const tersekv::Observation& attend(const float* query, Index visible, bool first = false) {
-    tersekv::RowRequest request;
+    tersekv::AttentionRequest request;
     request.query = query;
     request.visible = visible;
     request.alpha = alpha_;
@@ -76,7 +76,7 @@ class BareHead {
     request.lse = space_.lse();
     request.attention = space_.attention();
     request.logits = space_.raw_logits();
-    attend_row(head(), request, space_.attention_buffers());
+    tersekv::attend(head(), request, space_.attention_buffers());
     row_.visible = visible;
     row_.first = first;
     row_.attention = request.attention;

@@ -22,7 +22,7 @@ namespace {
 
 struct Cost {
   long statistics = 0;   // accesses
-  long key_passes = 0;   // dot products of all keys with one vector
+  long keys = 0;         // dot products of a key with a vector
   long comparisons = 0;  // entries looked at by reductions
 };
 
@@ -68,7 +68,7 @@ class CountingTeam : public tersekv::SerialTeam {
   }
   template <class Head>
   void dot(const Head& head, const float* vector, Index n, float* out) const {
-    ++cost_.key_passes;
+    cost_.keys += n;
     SerialTeam::dot(head, vector, n, out);
   }
 
@@ -76,7 +76,7 @@ class CountingTeam : public tersekv::SerialTeam {
   Cost& cost_;
 };
 
-/// Average cost of a decode step at a full budget; accesses and comparisons per entry.
+/// Average cost of a decode step at a full budget, per entry: a pass over the keys is 1.
 struct PerStep {
   double accesses, passes, comparisons;
 };
@@ -99,8 +99,7 @@ PerStep decode(const Policy& policy, Index budget, Index steps) {
     head.state().fresh = 0;
   }
   const double n = static_cast<double>(budget * steps);
-  return {static_cast<double>(cost.statistics) / n,
-          static_cast<double>(cost.key_passes) / static_cast<double>(steps),
+  return {static_cast<double>(cost.statistics) / n, static_cast<double>(cost.keys) / n,
           static_cast<double>(cost.comparisons) / n};
 }
 
@@ -114,7 +113,7 @@ TEST_CASE("A step of the attention-based policies touches each entry a fixed num
     CHECK(large.accesses <= 1.1 * small.accesses + 0.1);  // per entry: no growth with n
     CHECK(large.comparisons >= 1);
     CHECK(large.comparisons <= 2.1);
-    CHECK(large.passes == 0);
+    CHECK(large.passes <= 0.015);  // no more than ZSMerge's residual slots, 1 % of the budget
   };
   check("StreamingLLM", tersekv::make_streaming_llm(), 0);
   check("H2O", tersekv::make_h2o(), 3);
@@ -136,7 +135,8 @@ TEST_CASE("Fusing R rows costs MorphKV the same for every R, on average over R s
 
 TEST_CASE("KeepKV's victim selector reads the keys once per step") {
   const PerStep step = decode(tersekv::make_keepkv(), 256, 512);
-  CHECK(step.passes == 1);
+  CHECK(step.passes >= 1);
+  CHECK(step.passes < 1.01);  // the head is one entry over its budget then
   CHECK(step.comparisons <= 2.1);
 }
 

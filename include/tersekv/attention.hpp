@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
+#include <cstring>
 
+#include "tersekv/attention_blocks.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/head.hpp"
 #include "tersekv/log_math.hpp"
@@ -13,252 +14,266 @@
 
 namespace tersekv {
 
-namespace detail {
-
-/// Entries per flush of the output accumulators: float partial sums stay short, whatever the page
-/// size, so a million entries lose no more precision than a few thousand do.
-inline constexpr Index kFlushEntries = 256;
-
-/// Calls f.template operator()<N>() for the N in [1, Max] that equals n.
-template <int Max, class F>
-inline void with_constant(Index n, F&& f) {
-  if constexpr (Max > 1) {
-    if (n < Max) return with_constant<Max - 1>(n, f);
-  }
-  f.template operator()<Max>();
-}
-
-/// Dimensions whose products are added up before they join the rest of a logit, for precision.
-inline constexpr Index kKeyRun = 32;
-
-/// Rows of one block of a page's logits: Rows query rows against Vectors * kLanes entries. `ahead`
-/// is where the same block of the next page lies: pages are scattered, so the processor's own
-/// prefetching stops at the end of each.
-template <int Rows, int Vectors, class Key>
-inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
-                      const float* rows, Index row_stride, float scale, float* out,
-                      Index out_stride) {
-  for (Index start = 0; start < head_dim; start += kKeyRun) {
-    const Index end = std::min(start + kKeyRun, head_dim);
-    simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
-    for (Index j = start; j < end; ++j) {
-      simd::prefetch<Vectors>(ahead + j * page_size);
-      simd::Floats k[std::size_t{Vectors}];
-      for (int v = 0; v < Vectors; ++v) k[v] = simd::load(keys + j * page_size + v * simd::kLanes);
-      for (int r = 0; r < Rows; ++r) {
-        const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
-        for (int v = 0; v < Vectors; ++v) sums[r][v] += q * k[v];
-      }
-    }
-    for (int r = 0; r < Rows; ++r) {
-      for (int v = 0; v < Vectors; ++v) {
-        float* logits = out + r * out_stride + v * simd::kLanes;
-        const simd::Floats so_far = start == 0 ? simd::Floats{} : simd::load(logits);
-        simd::store(logits, so_far + sums[r][v] * scale);
-      }
-    }
-  }
-}
-
-/// sums[r, d] += sum_i weights[r, i] * values[i, d] over the entries of one page, for Rows rows and
-/// Vectors * kLanes columns.
-template <int Rows, int Vectors, class Value>
-inline void value_block(const Value* values, const Value* ahead, Index head_dim, Index entries,
-                        const float* weights, Index weight_stride, float* sums, Index sum_stride) {
-  simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}];
-  for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < Vectors; ++v) {
-      total[r][v] = simd::load(sums + r * sum_stride + v * simd::kLanes);
-    }
-  }
-  for (Index i = 0; i < entries; ++i) {
-    simd::prefetch<Vectors>(ahead + i * head_dim);
-    simd::Floats row[std::size_t{Vectors}];
-    for (int v = 0; v < Vectors; ++v) row[v] = simd::load(values + i * head_dim + v * simd::kLanes);
-    for (int r = 0; r < Rows; ++r) {
-      const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
-      for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
-    }
-  }
-  for (int r = 0; r < Rows; ++r) {
-    for (int v = 0; v < Vectors; ++v) {
-      simd::store(sums + r * sum_stride + v * simd::kLanes, total[r][v]);
-    }
-  }
-}
-
-// Rows of accumulators times vectors per row that the register file holds.
-inline constexpr int kRowBlock = simd::kLanes == 16 ? 4 : 2;
-inline constexpr int kVectorBlock = 4;
-
-}  // namespace detail
-
 /// Room for `n` floats, rounded up to whole vectors: the widest ones, so that a program of parts
 /// compiled for different machines agrees about it.
 inline Index padded_dim(Index n) { return (n + 15) / 16 * 16; }
 
-/// out[r, i] = scale * <rows[r], key of slot i> for slots [first, last), first on a page boundary;
-/// what lies between `last` and the end of its page is written too (arbitrary, finite). One pass
-/// over the keys for every block of rows that fits the registers.
+/// out[i] = scale * <vector, key of slot i> for slots [first, last), first on a page boundary; what
+/// lies between `last` and the end of its page is written too (arbitrary, finite). One pass over
+/// the keys. Pages are scattered, so each asks for the next one's keys.
 template <class Head>
-void key_products(const Head& head, Index first, Index last, const float* rows, Index num_rows,
-                  Index row_stride, float scale, float* out, Index out_stride) {
+void key_products(const Head& head, Index first, Index last, const float* vector, float scale,
+                  float* out) {
   using namespace detail;
-  const Index page_size = head.page_size();
-  const Index vectors = page_size / simd::kLanes;
+  const Index page_size = head.page_size(), dim = head.head_dim();
   for (Index start = first; start < last; start += page_size) {
     const auto* keys = head.key_page(start / page_size);
     const Index next = start + page_size < last ? start / page_size + 1 : start / page_size;
     const auto* ahead = head.key_page(next);
-    for (Index r = 0; r < num_rows; r += kRowBlock) {
-      for (Index v = 0; v < vectors; v += kVectorBlock) {
-        with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-          with_constant<kVectorBlock>(
-              std::min<Index>(kVectorBlock, vectors - v), [&]<int Vectors>() {
-                key_block<Rows, Vectors>(
-                    keys + v * simd::kLanes, ahead + v * simd::kLanes, page_size, head.head_dim(),
-                    rows + r * row_stride, row_stride, scale,
-                    out + r * out_stride + start + v * simd::kLanes, out_stride);
-              });
-        });
-      }
-    }
+    for_runs<kSumBlock / kRowBlock>(page_size / simd::kLanes, [&]<int Vectors>(Index v) {
+      const Index at = v * simd::kLanes;
+      key_block<1, Vectors, true>(keys + at, ahead + at, page_size, dim, vector, dim, scale,
+                                  out + start + at, 0);
+    });
   }
 }
 
-/// Buffers of one worker for `attend_row`; `stride` is the longest head, rounded up to whole pages.
+/// Query rows that are worked on at a time, but at least those of one token.
+inline constexpr Index kRowsAtOnce = 32;
+inline Index tokens_at_once(Index group) { return std::max<Index>(1, kRowsAtOnce / group); }
+
+/// Entries between two flushes of the output's sums: float partial sums stay short, whatever the
+/// page size, so a million entries lose no more precision than a few thousand do.
+inline constexpr Index kLeastTile = 16, kMostTile = 256;
+inline Index tile_entries(Index page_size) { return std::min(page_size, kMostTile); }
+
+/// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows and
+/// heads of at most `stride` entries, whole pages.
 struct AttentionBuffers {
-  float* logits = nullptr;  ///< [group_size, stride]
-  float* bias = nullptr;    ///< [page_size]
-  float* sums = nullptr;    ///< [2 * group_size, padded_dim(head_dim)]
+  float* tile = nullptr;    ///< [rows, tile_entries]
+  float* kept = nullptr;    ///< [group_size, stride], where attention per entry is wanted
+  float* powers = nullptr;  ///< [tiles of stride, group_size], in whole vectors, likewise
+  float* bias = nullptr;    ///< [tile_entries]
+  float* sums = nullptr;    ///< [2, rows, padded_dim(head_dim)]
+  float* state = nullptr;   ///< [4, rows]
   Index stride = 0;
 };
 
-/// One query token of one KV head's group against the head's first `visible` slots.
-struct RowRequest {
-  const float* query = nullptr;  ///< [group_size, head_dim]
+/// Query rows of a few tokens of one KV head's group against the head's entries. The last token
+/// sees the first `visible` slots, the one before it one less, and so on.
+struct AttentionRequest {
+  const float* query = nullptr;  ///< [tokens, group_size, head_dim]
+  Index tokens = 1;              ///< up to tokens_at_once(group_size)
   Index visible = 0;
   float alpha = 0.0f;  ///< compensation; used only where the cache has weights
   GroupReduce reduce = GroupReduce::sum;
-  float* out = nullptr;        ///< [group_size, head_dim], or null: the values are not read
-  float* lse = nullptr;        ///< [group_size]
-  float* attention = nullptr;  ///< [stride] or null: attention reduced over the group
-  float* logits = nullptr;     ///< [group_size, stride] or null: logits without the bias
+  float* out = nullptr;        ///< [tokens, group_size, head_dim], or null: the values are not read
+  float* lse = nullptr;        ///< [tokens, group_size]
+  float* attention = nullptr;  ///< [stride] or null: reduced over the group; of one token
+  float* logits = nullptr;     ///< [group_size, stride] or null: without the bias; of one token
 };
 
-/// Compensated softmax attention of one row:
-///
-///   l_gi = scale <q_g, k_i>,  a_gi = softmax_i(l_gi + alpha ln w_i),  o_g = sum_i a_gi v_i
-///
-/// with the natural-log normaliser lse_g = ln sum_i exp(l_gi + alpha ln w_i) and
-/// A_i = reduce_g a_gi. One pass over the keys, one over the values; O(group visible head_dim).
-/// Accumulation in float with double normalisers; the maximum is subtracted first, so logits of any
-/// size are safe. Precondition: visible > 0.
+namespace detail {
+
+/// The tiles of one request, in the order of memory: a page's keys, its values, and its columns, so
+/// that the processor's own prefetching, which stops at the first gap, goes on for as long as pages
+/// are neighbours. A running softmax: sums and normalisers are relative to a power of two that is
+/// about the highest exponential so far. So rescaling them is exact, and equal logits get the same
+/// attention to the bit, wherever they lie.
 template <class Head>
-void attend_row(const Head& head, const RowRequest& request, const AttentionBuffers& buffers) {
-  using namespace detail;
-  const Index group = head.shape().group_size, dim = head.head_dim();
-  const Index visible = request.visible, page = head.page_size();
-  const Index padded = padded_dim(visible), stride = buffers.stride;
-  key_products(head, 0, visible, request.query, group, dim, head.shape().scale, buffers.logits,
-               stride);
-  if (request.logits != nullptr) {
-    for (Index g = 0; g < group; ++g) {
-      std::copy_n(buffers.logits + g * stride, visible, request.logits + g * stride);
-    }
+class AttentionPass {
+ public:
+  AttentionPass(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers)
+      : head_(head),
+        request_(request),
+        buffers_(buffers),
+        group_(head.shape().group_size),
+        rows_(request.tokens * group_),
+        dim_(head.head_dim()),
+        sum_stride_(padded_dim(dim_)),
+        tile_(tile_entries(head.page_size())),
+        kept_(request.attention != nullptr),
+        power_(buffers.state),
+        factor_(buffers.state + rows_),
+        sum_(buffers.state + 2 * rows_) {
+    if (request.out != nullptr) std::fill_n(buffers.sums, 2 * rows_ * sum_stride_, 0.0f);
   }
-  if (request.alpha != 0.0f) {
-    for (Index start = 0; start < visible; start += page) {
-      const float* weights = head.weight_page(start / page);
-      const Index entries = std::min(page, visible - start);
-      int merged = 0;  // most pages hold tokens as they came
-      for (Index i = 0; i < entries; ++i) merged |= weights[i] != 1.0f ? 1 : 0;
-      if (merged == 0) continue;
-      for (Index i = 0; i < entries; ++i) buffers.bias[i] = request.alpha * log_of(weights[i]);
-      for (Index g = 0; g < group; ++g) {
-        float* row = buffers.logits + g * stride + start;
-        for (Index i = 0; i < entries; ++i) row[i] += buffers.bias[i];
+
+  void run() {
+    for (Index start = 0, tile = 0; start < request_.visible; start += tile_, ++tile) {
+      const Index entries = std::min(tile_, request_.visible - start);
+      // Rows of tokens that came before this tile's entries see none of it.
+      const Index blind = std::max<Index>(start + request_.tokens - request_.visible, 0) * group_;
+      logits(start, entries, blind);
+      std::fill_n(factor_, blind, 1.0f);
+      for (Index r = blind; r < rows_; ++r) softmax(r, tile, std::min(entries, seen(r) - start));
+      if (request_.out != nullptr) values(start, entries, blind);
+    }
+    for (Index r = 0; r < rows_; ++r) finish(r);
+    if (kept_) reduce();
+  }
+
+ private:
+  Index seen(Index row) const { return request_.visible - (request_.tokens - 1 - row / group_); }
+  /// Logits of row r in the tile that starts at `start`, and the rows' stride.
+  float* row_of(Index r, Index start) const {
+    return kept_ ? buffers_.kept + r * buffers_.stride + start : buffers_.tile + r * tile_;
+  }
+  Index row_stride() const { return kept_ ? buffers_.stride : tile_; }
+  double sum_of(Index r) const {
+    double sum = 0;
+    std::memcpy(&sum, sum_ + 2 * r, sizeof sum);
+    return sum;
+  }
+  void set_sum(Index r, double sum) const { std::memcpy(sum_ + 2 * r, &sum, sizeof sum); }
+
+  void logits(Index start, Index entries, Index blind) {
+    const Index page = head_.page_size(), vectors = padded_dim(entries) / simd::kLanes;
+    start_ = start;
+    const auto* keys = head_.key_page(start / page) + start % page;
+    const auto* ahead = reinterpret_cast<const typename Head::Key*>(head_.value_page(start / page));
+    key_tile(keys, request_.out == nullptr ? keys : ahead + start % page, page, dim_, vectors,
+             request_.query + blind * dim_, rows_ - blind, head_.shape().scale,
+             row_of(blind, start), row_stride());
+    if (request_.logits != nullptr) {
+      for (Index g = 0; g < group_; ++g) {
+        std::copy_n(row_of(g, start), entries, request_.logits + g * buffers_.stride + start);
       }
+    }
+    if (request_.alpha == 0.0f) return;
+    const float* weights = head_.weight_page(start / page) + start % page;
+    int merged = 0;  // most pages hold tokens as they came
+    for (Index i = 0; i < entries; ++i) merged |= weights[i] != 1.0f ? 1 : 0;
+    if (merged == 0) return;
+    for (Index i = 0; i < entries; ++i) buffers_.bias[i] = request_.alpha * log_of(weights[i]);
+    for (Index r = blind; r < rows_; ++r) {
+      float* row = row_of(r, start);
+      for (Index i = 0; i < entries; ++i) row[i] += buffers_.bias[i];
     }
   }
 
-  for (Index g = 0; g < group; ++g) {
-    float* row = buffers.logits + g * stride;
+  /// Row r, which sees `visible` of the tile's entries: exponentials in place of logits, zeros
+  /// behind them.
+  void softmax(Index r, Index tile, Index visible) {
+    float* row = row_of(r, start_);
+    const Index padded = padded_dim(visible);
     // The vectors' tail repeats a live logit, so that it changes no maximum and overflows nothing.
     for (Index i = visible; i < padded; ++i) row[i] = row[0];
     simd::Floats highest = simd::load(row);
     for (Index i = simd::kLanes; i < padded; i += simd::kLanes) {
       highest = simd::max(highest, simd::load(row + i));
     }
-    const float max = simd::max(highest);
+    const float of_tile = simd::power_of(simd::broadcast(simd::max(highest)))[0];
+    const bool higher = tile == 0 || of_tile > power_[r];
+    factor_[r] = higher && tile > 0 ? simd::exp2(simd::broadcast(power_[r] - of_tile))[0] : 1.0f;
+    if (higher) power_[r] = of_tile;
+    if (kept_) buffers_.powers[tile * group_ + r] = power_[r];
+    const simd::Floats power = simd::broadcast(power_[r]);
+    simd::Floats part = {};
     for (Index i = 0; i < padded; i += simd::kLanes) {
-      simd::store(row + i, simd::exp(simd::load(row + i) - max));
+      simd::store(row + i, simd::exp_over(simd::load(row + i), power));
+      if (i + simd::kLanes > visible) std::fill(row + visible, row + padded, 0.0f);
+      part += simd::load(row + i);
     }
-    for (Index i = visible; i < padded; ++i) row[i] = 0.0f;
-    double sum = 0;
-    for (Index start = 0; start < padded; start += page) {
-      simd::Floats part = {};
-      for (Index i = start; i < std::min(start + page, padded); i += simd::kLanes) {
-        part += simd::load(row + i);
+    for (Index i = padded; i < tile_; ++i) row[i] = 0.0f;
+    const double sum = static_cast<double>(simd::sum(part));
+    set_sum(r, tile == 0 ? sum : sum_of(r) * static_cast<double>(factor_[r]) + sum);
+  }
+
+  void values(Index start, Index entries, Index blind) {
+    const Index page = head_.page_size(), index = start / page;
+    const bool more = start / page < (request_.visible - 1) / page;
+    const auto* values = head_.value_page(index) + start % page * dim_;
+    const auto* ahead = values;
+    if (more) {
+      ahead = reinterpret_cast<const typename Head::Value*>(head_.key_page(index + 1)) +
+              start % page * dim_;
+    }
+    value_tile(values, ahead, dim_, entries, row_of(blind, start), rows_ - blind, row_stride(),
+               factor_ + blind, buffers_.sums + blind * sum_stride_, sum_stride_);
+    if (more && (start + tile_) % page == 0) head_.read_on(index);
+    const bool flush = (start + tile_) % kMostTile == 0 || start + tile_ >= request_.visible;
+    for (Index r = 0; r < rows_; ++r) {
+      if (factor_[r] == 1.0f && !flush) continue;
+      float* part = buffers_.sums + r * sum_stride_;
+      float* total = part + rows_ * sum_stride_;
+      for (Index j = 0; j < sum_stride_; ++j) {
+        total[j] = total[j] * factor_[r] + (flush ? part[j] : 0.0f);
       }
-      sum += static_cast<double>(simd::sum(part));
+      if (flush) std::fill_n(part, sum_stride_, 0.0f);
     }
-    request.lse[g] = max + static_cast<float>(std::log(sum));
+  }
+
+  void finish(Index r) {
+    const double sum = sum_of(r);
+    request_.lse[r] =
+        static_cast<float>(0.693147180559945309 * static_cast<double>(power_[r]) + std::log(sum));
     const float inverse = static_cast<float>(1.0 / sum);
-    for (Index i = 0; i < padded; i += simd::kLanes) {
-      simd::store(row + i, simd::load(row + i) * inverse);
+    factor_[r] = inverse;
+    if (request_.out == nullptr) return;
+    const float* sums = buffers_.sums + (rows_ + r) * sum_stride_;
+    for (Index j = 0; j < dim_; ++j) request_.out[r * dim_ + j] = sums[j] * inverse;
+  }
+
+  /// Attention per entry, out of exponentials relative to the powers of their tiles.
+  void reduce() {
+    const Index tiles = (request_.visible + tile_ - 1) / tile_;
+    for (Index t = 0; t < tiles; ++t) {
+      float* of_tile = buffers_.powers + t * group_;
+      for (Index g = 0; g < group_; ++g) of_tile[g] -= power_[g];
+    }
+    for (Index i = 0; i < padded_dim(tiles * group_); i += simd::kLanes) {
+      simd::store(buffers_.powers + i, simd::exp2(simd::load(buffers_.powers + i)));
+    }
+    const simd::Floats least = simd::broadcast(0x1p-124f);  // all that is lower is equal
+    for (Index t = 0; t < tiles; ++t) {
+      const Index first = t * tile_;
+      const Index last = std::min(first + tile_, padded_dim(request_.visible));
+      for (Index g = 0; g < group_; ++g) {
+        const float* row = buffers_.kept + g * buffers_.stride;
+        const simd::Floats factor = simd::broadcast(buffers_.powers[t * group_ + g]);
+        const simd::Floats inverse = simd::broadcast(factor_[g]);
+        for (Index i = first; i < last; i += simd::kLanes) {
+          simd::Floats a = simd::max(simd::load(row + i) * factor, least) * inverse;
+          if (g > 0) {
+            const simd::Floats so_far = simd::load(request_.attention + i);
+            a = request_.reduce == GroupReduce::max ? simd::max(so_far, a) : so_far + a;
+          }
+          simd::store(request_.attention + i, a);
+        }
+      }
+    }
+    if (request_.reduce == GroupReduce::mean) {
+      for (Index i = 0; i < request_.visible; ++i) {
+        request_.attention[i] /= static_cast<float>(group_);
+      }
     }
   }
 
-  if (request.attention != nullptr) {
-    std::copy_n(buffers.logits, padded, request.attention);
-    for (Index g = 1; g < group; ++g) {
-      const float* row = buffers.logits + g * stride;
-      for (Index i = 0; i < padded; i += simd::kLanes) {
-        const simd::Floats so_far = simd::load(request.attention + i), a = simd::load(row + i);
-        simd::store(request.attention + i,
-                    request.reduce == GroupReduce::max ? simd::max(so_far, a) : so_far + a);
-      }
-    }
-    if (request.reduce == GroupReduce::mean) {
-      for (Index i = 0; i < visible; ++i) request.attention[i] /= static_cast<float>(group);
-    }
-  }
+  const Head& head_;
+  const AttentionRequest& request_;
+  const AttentionBuffers& buffers_;
+  Index group_, rows_, dim_, sum_stride_, tile_;
+  bool kept_;
+  Index start_ = 0;
+  // Of every row: the logarithm of the power of two that sums are relative to; what the tile's does
+  // to the sums so far, and in the end 1 / sum; the sum of exponentials, in double.
+  float *power_, *factor_, *sum_;
+};
 
-  if (request.out == nullptr) return;
-  const Index sum_stride = padded_dim(dim), vectors = sum_stride / simd::kLanes;
-  float* total = buffers.sums;
-  float* block = buffers.sums + group * sum_stride;
-  std::fill_n(total, 2 * group * sum_stride, 0.0f);
-  const Index run = std::min(page, kFlushEntries);
-  for (Index start = 0; start < visible; start += run) {
-    const Index entries = std::min(run, visible - start);
-    const auto* values = head.value_page(start / page) + start % page * dim;
-    const Index next = start + run < visible ? start + run : start;
-    const auto* ahead = head.value_page(next / page) + next % page * dim;
-    for (Index g = 0; g < group; g += kRowBlock) {
-      for (Index v = 0; v < vectors; v += kVectorBlock) {
-        with_constant<kRowBlock>(std::min<Index>(kRowBlock, group - g), [&]<int Rows>() {
-          with_constant<kVectorBlock>(
-              std::min<Index>(kVectorBlock, vectors - v), [&]<int Vectors>() {
-                value_block<Rows, Vectors>(values + v * simd::kLanes, ahead + v * simd::kLanes, dim,
-                                           entries, buffers.logits + g * stride + start, stride,
-                                           block + g * sum_stride + v * simd::kLanes, sum_stride);
-              });
-        });
-      }
-    }
-    const bool last = start + run >= visible;
-    if (last || (start + run) % kFlushEntries == 0) {
-      for (Index i = 0; i < group * sum_stride; ++i) {
-        total[i] += block[i];
-        block[i] = 0.0f;
-      }
-    }
-  }
-  for (Index g = 0; g < group; ++g) {
-    std::copy_n(total + g * sum_stride, dim, request.out + g * dim);
-  }
+}  // namespace detail
+
+/// Compensated softmax attention of the rows of a few tokens:
+///
+///   l_gi = scale <q_g, k_i>,  a_gi = softmax_i(l_gi + alpha ln w_i),  o_g = sum_i a_gi v_i
+///
+/// with the natural-log normaliser lse_g = ln sum_i exp(l_gi + alpha ln w_i) and
+/// A_i = reduce_g a_gi. One pass over keys and values; O(tokens group visible head_dim).
+/// Accumulation in float with double normalisers, relative to the highest logit so far, so logits
+/// of any size are safe. Precondition: visible >= tokens.
+template <class Head>
+void attend(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers) {
+  detail::AttentionPass<Head>(head, request, buffers).run();
 }
 
 /// Joins the attention of two disjoint sets of entries, exactly: (out_a, lse_a) becomes that of

@@ -9,6 +9,7 @@
 #include "tersekv/element.hpp"
 #include "tersekv/errors.hpp"
 #include "tersekv/portability.hpp"
+#include "tersekv/simd.hpp"
 
 namespace tersekv {
 
@@ -147,6 +148,29 @@ class HeadView {
   /// The weights of page `index`, [page_size]; only where the policy merges.
   TERSEKV_HD const float* weight_page(Index index) const {
     return reinterpret_cast<const float*>(pages_[index] + layout_->weights_at);
+  }
+
+  /// Asks for what follows the values of page `index`: weights, positions and statistics.
+  void ask_for_columns(Index index) const {
+    const std::byte* page = pages_[index];
+    for (Index i = layout_->weights_at; i < layout_->page_bytes; i += 64) {
+      __builtin_prefetch(page + i, 0, 2);
+    }
+  }
+  /// Between the values of page `index` and the keys of the next, for who reads all pages in order:
+  /// reads what lies between where that is little, and keeps the processor's own prefetching going;
+  /// elsewhere asks for the first of those keys.
+  void read_on(Index index) const {
+    const std::byte *here = pages_[index], *next = pages_[index + 1];
+    const auto gap = reinterpret_cast<std::intptr_t>(next) - reinterpret_cast<std::intptr_t>(here) -
+                     layout_->page_bytes;
+    if (gap >= 0 && gap <= 256) {
+      simd::touch(here + layout_->weights_at, layout_->page_bytes - layout_->weights_at);
+    } else {
+      for (Index i = 0; i < 8192 && i < layout_->values_at; i += 64) {
+        __builtin_prefetch(next + i, 0, 2);
+      }
+    }
   }
 
   /// Statistic `column` of the entry, one of the `Policy::statistics(shape)` it has.

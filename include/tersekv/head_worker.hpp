@@ -51,14 +51,13 @@ class HeadWorker {
   template <class T>
   [[gnu::noinline]] void attend(const TokenView<const T>& q, const TokenView<T>& out,
                                 const AttendOutputs& outputs) {
+    if (outputs.rows.data == nullptr) return attend_rows(q, 0, q.tokens, 0, out, outputs.lse);
     for (Index r = 0; r < q.tokens; ++r) {
-      RowRequest request = row_request(q, r);
-      if (outputs.rows.data != nullptr) request.attention = space_.attention();
-      attend_row(head_, request, space_.attention_buffers());
-      write_row(request, r, out, outputs.lse);
-      if (request.attention != nullptr) {
-        std::copy_n(request.attention, request.visible, outputs.rows.row(r, kv_head_));
-      }
+      AttentionRequest request = request_for(q, r, 1);
+      request.attention = space_.attention();
+      tersekv::attend(head_, request, space_.attention_buffers());
+      write(request, r, out, outputs.lse);
+      std::copy_n(request.attention, request.visible, outputs.rows.row(r, kv_head_));
     }
   }
 
@@ -78,7 +77,7 @@ class HeadWorker {
   [[gnu::noinline]] void observe(const TokenView<const T>& q) {
     const Index first = q.tokens - wanted_rows(q.tokens);
     for (Index r = first; r < q.tokens; ++r) {
-      RowRequest request = row_request(q, r);
+      AttentionRequest request = request_for(q, r, 1);
       request.out = nullptr;
       attend_and_observe(request, r == first);
     }
@@ -98,14 +97,11 @@ class HeadWorker {
       append(chunk.k.rows(start, rows), chunk.v.rows(start, rows), chunk.token_scores.rows(start));
       const TokenView<const T> q = chunk.q.rows(start, rows);
       const Index first_observed = rows - wanted_rows(rows);
-      for (Index r = 0; r < rows; ++r) {
-        RowRequest request = row_request(q, r);
-        if (r < first_observed) {
-          attend_row(head_, request, space_.attention_buffers());
-        } else {
-          attend_and_observe(request, r == first_observed);
-        }
-        write_row(request, start + r, chunk.out, chunk.lse);
+      attend_rows(q, 0, first_observed, start, chunk.out, chunk.lse);
+      for (Index r = first_observed; r < rows; ++r) {
+        AttentionRequest request = request_for(q, r, 1);
+        attend_and_observe(request, r == first_observed);
+        write(request, start + r, chunk.out, chunk.lse);
       }
       if (compress_every != kNever) compress();
     }
@@ -119,28 +115,43 @@ class HeadWorker {
     return std::min(rows, policy_.observed_rows(std::max(rows, head_.state().newest)));
   }
 
-  /// The request for row r of the last q.tokens; copies the group's queries.
+  /// Rows [first, last) of the last q.tokens, into `out` from row `start` + first on.
   template <class T>
-  RowRequest row_request(const TokenView<const T>& q, Index r) {
+  void attend_rows(const TokenView<const T>& q, Index first, Index last, Index start,
+                   const TokenView<T>& out, float* lse) {
+    const Index at_once = tokens_at_once(head_.shape().group_size);
+    for (Index r = first; r < last; r += at_once) {
+      const AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
+      tersekv::attend(head_, request, space_.attention_buffers());
+      write(request, start + r, out, lse);
+    }
+  }
+
+  /// The request for rows [r, r + tokens) of the last q.tokens; copies the group's queries.
+  template <class T>
+  AttentionRequest request_for(const TokenView<const T>& q, Index r, Index tokens) {
     const Index group = head_.shape().group_size, dim = head_.head_dim();
     float* query = space_.query();
-    for (Index g = 0; g < group; ++g) {
-      for (Index j = 0; j < dim; ++j) query[g * dim + j] = to_float(q(r, kv_head_ * group + g, j));
+    for (Index t = 0; t < tokens; ++t) {
+      for (Index g = 0; g < group; ++g, query += dim) {
+        for (Index j = 0; j < dim; ++j) query[j] = to_float(q(r + t, kv_head_ * group + g, j));
+      }
     }
-    return {.query = query,
-            .visible = head_.length() - (q.tokens - 1 - r),
+    return {.query = space_.query(),
+            .tokens = tokens,
+            .visible = head_.length() - (q.tokens - r - tokens),
             .alpha = PolicyType::uses_weights ? policy_.alpha() : 0.0f,
             .reduce = reduce_,
             .out = space_.out(),
             .lse = space_.lse()};
   }
 
-  void attend_and_observe(RowRequest& request, bool first) {
+  void attend_and_observe(AttentionRequest& request, bool first) {
     if constexpr (PolicyType::observes == Observes::logits) request.logits = space_.raw_logits();
     if constexpr (PolicyType::observes == Observes::attention) {
       request.attention = space_.attention();
     }
-    attend_row(head_, request, space_.attention_buffers());
+    tersekv::attend(head_, request, space_.attention_buffers());
     policy_.observe(team_, head_,
                     Observation{.visible = request.visible,
                                 .first = first,
@@ -152,12 +163,15 @@ class HeadWorker {
   }
 
   template <class T>
-  void write_row(const RowRequest& request, Index r, const TokenView<T>& out, float* lse) const {
+  void write(const AttentionRequest& request, Index first, const TokenView<T>& out,
+             float* lse) const {
     const Index group = head_.shape().group_size, dim = head_.head_dim();
-    for (Index g = 0; g < group; ++g) {
-      const Index q_head = kv_head_ * group + g;
-      for (Index j = 0; j < dim; ++j) out(r, q_head, j) = from_float<T>(request.out[g * dim + j]);
-      if (lse != nullptr) lse[r * out.heads + q_head] = request.lse[g];
+    for (Index row = 0; row < request.tokens * group; ++row) {
+      const Index r = first + row / group, q_head = kv_head_ * group + row % group;
+      for (Index j = 0; j < dim; ++j) {
+        out(r, q_head, j) = from_float<T>(request.out[row * dim + j]);
+      }
+      if (lse != nullptr) lse[r * out.heads + q_head] = request.lse[row];
     }
   }
 

@@ -17,8 +17,7 @@ struct KeyNorms {
   /// it will be compared with. O(page_size head_dim).
   template <class Team, class Head>
   TERSEKV_HD void update(Team& team, const Head& head, Index slot) const {
-    const float square =
-        team.dot_one(head, slot, copy_key(team, head, slot), head.scratch().floats);
+    const float square = team.dot_one(head, slot, key_of(team, head, slot), head.scratch().floats);
     team.once([&] { head.stat(column, slot) = square; });
   }
 
@@ -27,7 +26,7 @@ struct KeyNorms {
   template <class Team, class Head>
   TERSEKV_HD const float* similarities(Team& team, const Head& head, Index slot) const {
     float* out = head.scratch().floats;
-    team.dot(head, copy_key(team, head, slot), head.length(), out);
+    team.dot(head, key_of(team, head, slot), head.length(), out);
     const float own = head.stat(column, slot);
     team.for_each_entry(head, head.length(), [&](auto i) {
       const float other = head.stat(column, i);
@@ -40,14 +39,6 @@ struct KeyNorms {
       out[i] = detail::choose(low > 1e-30f, most, 0.0f);
     });
     return out;
-  }
-
- private:
-  template <class Team, class Head>
-  TERSEKV_HD static const float* copy_key(Team& team, const Head& head, Index slot) {
-    float* key = head.scratch().vector;
-    team.for_each(head.head_dim(), [&](Index j) { key[j] = head.key(slot, j); });
-    return key;
   }
 };
 

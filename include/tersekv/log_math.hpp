@@ -10,8 +10,8 @@
 
 namespace tersekv::detail {
 
-/// e^r for |r| <= ln(2)/2: Taylor's polynomial; the next term is below 6e-9. (`simd::exp` has the
-/// same for vectors, which device code cannot even name.)
+/// e^r for |r| <= ln(2)/2: Taylor's polynomial; the next term is below 6e-9. (`simd::exp_over` has
+/// the same for vectors, which device code cannot even name.)
 TERSEKV_HD inline float exp_of_small(float r) {
   float p = r * (1.0f / 5040) + 1.0f / 720;
   p = p * r + 1.0f / 120;

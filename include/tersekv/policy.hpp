@@ -82,6 +82,14 @@ concept CachePolicy = std::copyable<P> &&
   { policy.score(view, n) } -> std::convertible_to<float>;
 };
 
+/// The key of an entry as floats, in the head's scratch vector.
+template <class Team, class Head>
+TERSEKV_HD const float* key_of(Team& team, const Head& head, Index slot) {
+  float* key = head.scratch().vector;
+  team.for_each(head.head_dim(), [&](Index j) { key[j] = head.key(slot, j); });
+  return key;
+}
+
 /// Removes the entries in the slots `victims[0, count)`, a list in the head's scratch with room for
 /// two entries per live one (sorted on return): the last live entries fill the holes, nothing is
 /// shifted. O(count (head_dim + log count)).

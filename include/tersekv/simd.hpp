@@ -8,6 +8,7 @@
 // more than the last bits.
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -76,7 +77,7 @@ inline Floats load(const Half* p) {
   std::memcpy(&bits, p, sizeof bits);
   return std::bit_cast<Floats>(_mm256_cvtph_ps(bits));
 #else
-  Floats v;
+  Floats v = {};
   for (int i = 0; i < kLanes; ++i) v[i] = to_float(p[i]);
   return v;
 #endif
@@ -91,43 +92,99 @@ inline void prefetch(const T* p) {
   for (int i = 0; i < Vectors * kLanes; i += line) __builtin_prefetch(p + i, 0, 2);
 }
 
+/// Reads one byte of each cache line of `bytes` bytes from p on: unlike a request, it keeps the
+/// processor's own prefetching going.
+template <class T>
+inline void touch(const T* p, Index bytes) {
+  const auto* at = reinterpret_cast<const volatile std::byte*>(p);
+  for (Index i = 0; i < bytes; i += 64) static_cast<void>(at[i]);
+}
+
 inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
 
-inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+/// The higher of two; one instruction, where a comparison and a choice would be two.
+inline Floats max(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Floats>(
+      _mm512_maskz_max_ps(0xffff, std::bit_cast<__m512>(a), std::bit_cast<__m512>(b)));
+#elif defined(__AVX__)
+  return std::bit_cast<Floats>(_mm256_max_ps(std::bit_cast<__m256>(a), std::bit_cast<__m256>(b)));
+#else
+  return a > b ? a : b;
+#endif
+}
 
-inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
+inline Floats min(Floats a, Floats b) { return -max(-a, -b); }
+
+/// The whole numbers nearest to x, whatever its size.
+inline Floats round(Floats x) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Floats>(
+      _mm512_maskz_roundscale_ps(0xffff, std::bit_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__AVX__)
+  return std::bit_cast<Floats>(
+      _mm256_round_ps(std::bit_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT));
+#else
+  // By truncation and a correction: adding and subtracting a large constant would be optimised away
+  // under -ffast-math. Beyond 2^23 all floats are whole.
+  constexpr float large = 0x1p23f;
+  const Floats within = max(min(x, broadcast(large)), broadcast(-large));
+  const Floats t = within + 0.5f;
+  Ints n = __builtin_convertvector(t, Ints);
+  n += (t < __builtin_convertvector(n, Floats));  // a true comparison is -1
+  return ((x < large) & (x > -large)) ? __builtin_convertvector(n, Floats) : x;
+#endif
+}
+
+using Quad = float __attribute__((vector_size(16)));
+/// v[0] op v[1] op ...: in pairs, pairs of pairs, and so on.
+template <class Op>
+inline float fold(Quad v, Op op) {
+  return op(op(v[0], v[1]), op(v[2], v[3]));
+}
+template <class Half, class Whole, class Op>
+inline float fold_halves(Whole v, Op op) {
+  Half halves[2];
+  static_assert(sizeof halves == sizeof v);
+  std::memcpy(halves, &v, sizeof v);
+  return fold(op(halves[0], halves[1]), op);
+}
+#if defined(__AVX__)
+using Octet = float __attribute__((vector_size(32)));
+template <class Op>
+inline float fold(Octet v, Op op) {
+  return fold_halves<Quad>(v, op);
+}
+#endif
+#if defined(__AVX512F__)
+template <class Op>
+inline float fold(Floats v, Op op) {
+  return fold_halves<Octet>(v, op);
+}
+#endif
 
 inline float sum(Floats v) {
-  float total = 0;
-  for (int i = 0; i < kLanes; ++i) total += v[i];
-  return total;
+  return fold(v, [](auto a, auto b) { return a + b; });
 }
 
 inline float max(Floats v) {
-  float best = v[0];
-  for (int i = 1; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
-  return best;
+  return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-inline float min(Floats v) {
-  float best = v[0];
-  for (int i = 1; i < kLanes; ++i) best = v[i] < best ? v[i] : best;
-  return best;
-}
+inline float min(Floats v) { return -max(-v); }
 
-/// e^x, relative error below 3e-7 where the result is a normal float, also under `-ffast-math`; x
-/// is clamped to +-87, so nothing overflows and nothing becomes zero.
-inline Floats exp(Floats x) {
-  const Floats low = broadcast(-87.0f), high = broadcast(87.0f);
-  x = x < low ? low : x;
-  x = x > high ? high : x;
-  // x = n ln 2 + r with |r| <= ln(2)/2; n by truncation and a correction, as adding and subtracting
-  // a large constant would be optimised away under -ffast-math.
-  const Floats t = x * 1.44269504088896341f + 0.5f;
-  Ints n = __builtin_convertvector(t, Ints);
-  n += (t < __builtin_convertvector(n, Floats));  // a true comparison is -1
-  const Floats whole = __builtin_convertvector(n, Floats);
-  const Floats r = detail::keep_order(x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+/// The power of two that is nearest to e^x, as its logarithm.
+inline Floats power_of(Floats x) { return round(x * 1.44269504088896341f); }
+
+/// e^x 2^-k for whole k >= power_of(x), relative error below 3e-7, also under `-ffast-math`, and no
+/// less than 2^-125.5. The bits before the exponent are those of e^x, so results for different k
+/// are exact multiples of each other.
+inline Floats exp_over(Floats x, Floats k) {
+  // x = n ln 2 + r with |r| <= ln(2)/2; beyond 2^20 or so, where floats are too far apart for that,
+  // any such r will do.
+  const Floats n = power_of(x);
+  Floats r = detail::keep_order(x - n * 0.693359375f) + n * 2.12194440e-4f;
+  r = max(min(r, broadcast(0.35f)), broadcast(-0.35f));
   Floats p = r * (1.0f / 5040) + 1.0f / 720;  // as detail::exp_of_small
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
@@ -135,7 +192,14 @@ inline Floats exp(Floats x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return p * std::bit_cast<Floats>((n + 127) << 23);
+  const Ints shift = __builtin_convertvector(max(n - k, broadcast(-125.0f)), Ints);
+  return std::bit_cast<Floats>(std::bit_cast<Ints>(p) + (shift << 23));
+}
+
+/// 2^k for whole k <= 127; what is below 2^-125 is 2^-125.
+inline Floats exp2(Floats k) {
+  const Ints n = __builtin_convertvector(max(k, broadcast(-125.0f)), Ints);
+  return std::bit_cast<Floats>((n + 127) << 23);
 }
 
 }  // namespace tersekv::simd

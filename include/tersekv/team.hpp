@@ -154,7 +154,7 @@ class SerialTeam {
   /// pages. One pass over the keys, O(n head_dim).
   template <class Head>
   TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
-    key_products(head, 0, n, vector, 1, head.head_dim(), 1.0f, out, 0);
+    key_products(head, 0, n, vector, 1.0f, out);
   }
 
   /// <key of `slot`, vector>, the same bits as from `dot`. Overwrites out[i] for the slots of its
@@ -162,18 +162,23 @@ class SerialTeam {
   template <class Head>
   TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
     const Index first = slot - slot % head.page_size();
-    key_products(head, first, slot + 1, vector, 1, head.head_dim(), 1.0f, out, 0);
+    key_products(head, first, slot + 1, vector, 1.0f, out);
     return out[slot];
   }
 
  private:
   static constexpr Index kBlock = 256;
+  /// Heads of so many entries are no longer in the second-level cache when the policy comes to
+  /// them.
+  static constexpr Index kFarEntries = 2048;
 
   /// f(first slot, how many) for the pages that hold slots [0, n).
   template <class Head, class F>
   static void for_each_page(const Head& head, Index n, F&& f) {
     const Index page = head.page_size();
     for (Index start = 0; start < n; start += page) {
+      // Columns are short and far apart: where there are many, the processor does not guess them.
+      if (n >= kFarEntries && start + 4 * page < n) head.ask_for_columns(start / page + 4);
       f(head.page_slot(start / page), std::min(page, n - start));
     }
   }

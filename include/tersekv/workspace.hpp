@@ -33,11 +33,11 @@ class Workspace {
   Index entries() const { return entries_; }
   Index bytes() const { return static_cast<Index>(block_.capacity() * sizeof(float)); }
 
-  AttentionBuffers attention_buffers() const { return {logits_, bias_, sums_, entries_}; }
+  const AttentionBuffers& attention_buffers() const { return attention_buffers_; }
   const Scratch& scratch() const { return scratch_; }
-  float* query() const { return query_; }          ///< [group_size, head_dim]
-  float* out() const { return out_; }              ///< [group_size, head_dim]
-  float* lse() const { return lse_; }              ///< [group_size]
+  float* query() const { return query_; }          ///< [tokens_at_once, group_size, head_dim]
+  float* out() const { return out_; }              ///< [tokens_at_once, group_size, head_dim]
+  float* lse() const { return lse_; }              ///< [tokens_at_once, group_size]
   float* attention() const { return attention_; }  ///< [entries]
   float* raw_logits() const { return raw_; }       ///< [group_size, entries] or null
 
@@ -52,12 +52,18 @@ class Workspace {
       return part;
     };
     const Index group = shape.group_size, dim = shape.head_dim;
-    logits_ = take(group * entries);
-    bias_ = take(std::min(entries, kMostPageSize), has_weights);
-    sums_ = take(2 * group * padded_dim(dim));
-    query_ = take(group * dim);
-    out_ = take(group * dim);
-    lse_ = take(group);
+    const Index rows = tokens_at_once(group) * group;
+    AttentionBuffers& a = attention_buffers_;
+    a.stride = entries;
+    a.tile = take(rows * kMostTile);
+    a.kept = take(group * entries);
+    a.powers = take(group * (entries / kLeastTile + 1));
+    a.bias = take(kMostTile, has_weights);
+    a.sums = take(2 * rows * padded_dim(dim));
+    a.state = take(4 * rows);
+    query_ = take(rows * dim);
+    out_ = take(rows * dim);
+    lse_ = take(rows);
     attention_ = take(entries);
     raw_ = take(group * entries, observes == Observes::logits);
     scratch_.floats = take(entries);
@@ -67,8 +73,8 @@ class Workspace {
 
   std::pmr::vector<float> block_;
   Index entries_ = 0, used_ = 0;
-  float *logits_ = nullptr, *bias_ = nullptr, *sums_ = nullptr, *query_ = nullptr, *out_ = nullptr,
-        *lse_ = nullptr, *attention_ = nullptr, *raw_ = nullptr;
+  AttentionBuffers attention_buffers_;
+  float *query_ = nullptr, *out_ = nullptr, *lse_ = nullptr, *attention_ = nullptr, *raw_ = nullptr;
   Scratch scratch_;
 };
 

@@ -128,8 +128,7 @@ class ThreadTeam {
     wait();
     const Index page = head.page_size();
     for (Index first = lane_ * page; first < n; first += lanes() * page) {
-      tersekv::key_products(head, first, std::min(first + page, n), vector, 1, head.head_dim(),
-                            1.0f, out, 0);
+      tersekv::key_products(head, first, std::min(first + page, n), vector, 1.0f, out);
     }
     wait();
   }

@@ -65,15 +65,11 @@ struct ResidualSlots : MergerBase {
 
   template <class Team, class Head>
   TERSEKV_HD static void fold(Team& team, const Head& head, Index victim) {
+    const Index slots = head.state().pinned;
+    float* products = head.scratch().floats;
+    team.dot(head, key_of(team, head, victim), slots, products);
     const Index target = team.argmax(
-        head, head.state().pinned, [](Index) { return true; },
-        [&](Index r) {
-          float product = 0;
-          for (Index j = 0; j < head.head_dim(); ++j) {
-            product += head.key(r, j) * head.key(victim, j);
-          }
-          return product;
-        });
+        head, slots, [](Index) { return true; }, [&](Index r) { return products[r]; });
     const float total = head.weight(target) + head.weight(victim);
     // In this form the mean of equal keys is the same key, to the bit, whatever the compiler's
     // flags.

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "tersekv/config.hpp"
+#include "tersekv/simd.hpp"
+
+// The inner loops of attention: a few query rows against a page's keys or values, as many as the
+// register file holds sums for.
+
+namespace tersekv::detail {
+
+/// Rows of sums, and vectors of sums in all, that the register file holds.
+inline constexpr int kRowBlock = simd::kLanes == 16 ? 4 : 2;
+inline constexpr int kSumBlock = simd::kLanes == 16 ? 16 : 8;
+
+/// Calls f.template operator()<N>() for the N in [1, Max] that equals n.
+template <int Max, class F>
+inline void with_constant(Index n, F&& f) {
+  if constexpr (Max > 1) {
+    if (n < Max) return with_constant<Max - 1>(n, f);
+  }
+  f.template operator()<Max>();
+}
+
+/// Calls f.template operator()<N>(at) for runs of N = Max, Max / 2, ... 1 that cover [0, n).
+template <int Max, class F>
+inline void for_runs(Index n, F&& f, Index at = 0) {
+  for (; at + Max <= n; at += Max) f.template operator()<Max>(at);
+  if constexpr (Max > 1) for_runs<Max / 2>(n, f, at);
+}
+
+/// Dimensions whose products are added up before they join the rest of a logit, for precision.
+inline constexpr Index kKeyRun = 32;
+
+/// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. With Ahead the
+/// same block of another page, at `ahead`, is asked for.
+template <int Rows, int Vectors, bool Ahead, class Key>
+inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
+                      const float* rows, Index row_stride, float scale, float* out,
+                      Index out_stride) {
+  for (Index start = 0; start < head_dim; start += kKeyRun) {
+    const Index end = std::min(start + kKeyRun, head_dim);
+    simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
+    for (Index j = start; j < end; ++j) {
+      if constexpr (Ahead) simd::prefetch<Vectors>(ahead + j * page_size);
+      simd::Floats k[std::size_t{Vectors}];
+      for (int v = 0; v < Vectors; ++v) k[v] = simd::load(keys + j * page_size + v * simd::kLanes);
+      for (int r = 0; r < Rows; ++r) {
+        const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
+        for (int v = 0; v < Vectors; ++v) sums[r][v] += q * k[v];
+      }
+    }
+    for (int r = 0; r < Rows; ++r) {
+      for (int v = 0; v < Vectors; ++v) {
+        float* logits = out + r * out_stride + v * simd::kLanes;
+        const simd::Floats so_far = start == 0 ? simd::Floats{} : simd::load(logits);
+        simd::store(logits, so_far + sums[r][v] * scale);
+      }
+    }
+  }
+}
+
+/// Rows from which attention is bound by arithmetic rather than by memory: what comes next is then
+/// asked for in between, which would disturb the processor's own prefetching where memory is the
+/// limit.
+inline constexpr int kRowsThatAsk = 4;
+
+/// out[r, i] = scale * <rows[r], key i> for the first `vectors` * kLanes entries at `keys`, of a
+/// page of `page_size`. `ahead` is what will be read next, as much of it.
+template <class Key>
+void key_tile(const Key* keys, const Key* ahead, Index page_size, Index head_dim, Index vectors,
+              const float* rows, Index num_rows, float scale, float* out, Index out_stride) {
+  constexpr int most = kSumBlock / kRowBlock;
+  for (Index r = 0; r < num_rows; r += kRowBlock) {
+    with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
+      for_runs<most>(vectors, [&]<int Vectors>(Index v) {
+        const Index at = v * simd::kLanes;
+        key_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
+            keys + at, (r == 0 ? ahead : keys) + at, page_size, head_dim, rows + r * head_dim,
+            head_dim, scale, out + r * out_stride + at, out_stride);
+      });
+    });
+  }
+}
+
+/// sums[r, d] = factors[r] * sums[r, d] + sum_i weights[r, i] * values[i, d] over `entries`
+/// entries, for Rows rows and Vectors * kLanes columns. Of each entry, `rest` more bytes are read,
+/// so that memory is read in order.
+template <int Rows, int Vectors, bool Ahead, class Value>
+inline void value_block(const Value* values, const Value* ahead, Index head_dim, Index entries,
+                        Index rest, const float* weights, Index weight_stride, const float* factors,
+                        float* sums, Index sum_stride) {
+  simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}] = {};
+  for (Index i = 0; i < entries; ++i) {
+    if constexpr (Ahead) simd::prefetch<Vectors>(ahead + i * head_dim);
+    simd::Floats row[std::size_t{Vectors}];
+    for (int v = 0; v < Vectors; ++v) row[v] = simd::load(values + i * head_dim + v * simd::kLanes);
+    simd::touch(values + i * head_dim + Vectors * simd::kLanes, rest);
+    for (int r = 0; r < Rows; ++r) {
+      const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
+      for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int v = 0; v < Vectors; ++v) {
+      float* at = sums + r * sum_stride + v * simd::kLanes;
+      simd::store(at, simd::load(at) * factors[r] + total[r][v]);
+    }
+  }
+}
+
+/// The same for `num_rows` rows and all columns, in whole vectors: sums has room for them.
+template <class Value>
+void value_tile(const Value* values, const Value* ahead, Index head_dim, Index entries,
+                const float* weights, Index num_rows, Index weight_stride, const float* factors,
+                float* sums, Index sum_stride) {
+  const Index vectors = (head_dim + simd::kLanes - 1) / simd::kLanes;
+  for (Index r = 0; r < num_rows; r += kRowBlock) {
+    with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
+      constexpr int most = Rows > 2 ? 4 : 8;
+      for_runs<std::min(most, kSumBlock / Rows)>(vectors, [&]<int Vectors>(Index v) {
+        const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
+        const Index rest =
+            Rows < kRowsThatAsk && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
+        value_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
+            values + at, (r == 0 ? ahead : values) + at, head_dim, entries, rest,
+            weights + r * weight_stride, weight_stride, factors + r, sums + r * sum_stride + at,
+            sum_stride);
+      });
+    });
+  }
+}
+
+}  // namespace tersekv::detail
