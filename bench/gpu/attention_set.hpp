@@ -99,9 +99,8 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
     const int team = tersekv::cuda::choose_team(heads(), longest(), Runtime::multiprocessors(),
                                                 tersekv::cuda::DeviceScratch::kMostTeamBlocks);
     if (team == 1) {  // as in a cache
-      return tersekv::cuda::launch_decode<Runtime, Dims, Step>(work, shape_.lengths,
-                                                               workspace_.parts(), tuning,
-                                                               workspace_.arrivals(), stream);
+      return tersekv::cuda::launch_decode<Runtime, Dims, Step>(
+          work, shape_.lengths, workspace_.parts(), tuning, workspace_.arrivals(), stream);
     }
     tersekv::cuda::launch_attention<Runtime, Dims>(args, shape_.lengths, workspace_.parts(), tuning,
                                                    stream);
