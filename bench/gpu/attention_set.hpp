@@ -71,7 +71,8 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
     needs.head_dim = shape.head_dim;
     needs.parts = tersekv::cuda::parts_wanted(heads(), group(), needs.entries / kPageSize,
                                               Runtime::multiprocessors());
-    needs.logits = true;
+    needs.observed = true;
+    needs.logit_rows = heads();
     workspace_.reserve(needs);
     fill(seed, stream);
     Runtime::synchronize(stream);

@@ -18,9 +18,9 @@ namespace tersekv {
 /// compiled for different machines agrees about it.
 inline Index padded_dim(Index n) { return (n + 15) / 16 * 16; }
 
-/// out[i] = scale * <vector, key of slot i> for slots [first, last), first on a page boundary; what
-/// lies between `last` and the end of its page is written too (arbitrary, finite). One pass over
-/// the keys. Pages are scattered, so each asks for the next one's keys.
+/// out[i] = scale * <vector, key of slot i> for slots [first, last), first on a page boundary; up
+/// to 63 numbers behind `last`, in the same page, are written too (arbitrary, finite). One pass
+/// over the keys. Pages are scattered, so each asks for the next one's keys.
 template <class Head>
 void key_products(const Head& head, Index first, Index last, const float* vector, float scale,
                   float* out) {
@@ -30,7 +30,11 @@ void key_products(const Head& head, Index first, Index last, const float* vector
     const auto* keys = head.key_page(start / page_size);
     const Index next = start + page_size < last ? start / page_size + 1 : start / page_size;
     const auto* ahead = head.key_page(next);
-    for_runs<kSumBlock / kRowBlock>(page_size / simd::kLanes, [&]<int Vectors>(Index v) {
+    constexpr int most =
+        kSumBlock / kRowBlock;  // whole runs, so that bits are the same for any last
+    const Index wanted = (std::min(page_size, last - start) + simd::kLanes - 1) / simd::kLanes;
+    const Index vectors = std::min(page_size / simd::kLanes, (wanted + most - 1) / most * most);
+    for_runs<most>(vectors, [&]<int Vectors>(Index v) {
       const Index at = v * simd::kLanes;
       key_block<1, Vectors, true>(keys + at, ahead + at, page_size, dim, vector, dim, scale,
                                   out + start + at, 0);
@@ -106,7 +110,8 @@ class AttentionPass {
       const Index blind = std::max<Index>(start + request_.tokens - request_.visible, 0) * group_;
       logits(start, entries, blind);
       std::fill_n(factor_, blind, 1.0f);
-      for (Index r = blind; r < rows_; ++r) softmax(r, tile, std::min(entries, seen(r) - start));
+      for (Index r = blind; r < rows_; ++r)
+        softmax(r, start, tile, std::min(entries, seen(r) - start));
       if (request_.out != nullptr) values(start, entries, blind);
     }
     for (Index r = 0; r < rows_; ++r) finish(r);
@@ -129,7 +134,6 @@ class AttentionPass {
 
   void logits(Index start, Index entries, Index blind) {
     const Index page = head_.page_size(), vectors = padded_dim(entries) / simd::kLanes;
-    start_ = start;
     const auto* keys = head_.key_page(start / page) + start % page;
     const auto* ahead = reinterpret_cast<const typename Head::Key*>(head_.value_page(start / page));
     key_tile(keys, request_.out == nullptr ? keys : ahead + start % page, page, dim_, vectors,
@@ -140,7 +144,7 @@ class AttentionPass {
         std::copy_n(row_of(g, start), entries, request_.logits + g * buffers_.stride + start);
       }
     }
-    if (request_.alpha == 0.0f) return;
+    if (request_.alpha == 0.0f || !head_.has_weights()) return;
     const float* weights = head_.weight_page(start / page) + start % page;
     int merged = 0;  // most pages hold tokens as they came
     for (Index i = 0; i < entries; ++i) merged |= weights[i] != 1.0f ? 1 : 0;
@@ -154,8 +158,8 @@ class AttentionPass {
 
   /// Row r, which sees `visible` of the tile's entries: exponentials in place of logits, zeros
   /// behind them.
-  void softmax(Index r, Index tile, Index visible) {
-    float* row = row_of(r, start_);
+  void softmax(Index r, Index start, Index tile, Index visible) {
+    float* row = row_of(r, start);
     const Index padded = padded_dim(visible);
     // The vectors' tail repeats a live logit, so that it changes no maximum and overflows nothing.
     for (Index i = visible; i < padded; ++i) row[i] = row[0];
@@ -169,13 +173,12 @@ class AttentionPass {
     if (higher) power_[r] = of_tile;
     if (kept_) buffers_.powers[tile * group_ + r] = power_[r];
     const simd::Floats power = simd::broadcast(power_[r]);
-    simd::Floats part = {};
     for (Index i = 0; i < padded; i += simd::kLanes) {
       simd::store(row + i, simd::exp_over(simd::load(row + i), power));
-      if (i + simd::kLanes > visible) std::fill(row + visible, row + padded, 0.0f);
-      part += simd::load(row + i);
     }
-    for (Index i = padded; i < tile_; ++i) row[i] = 0.0f;
+    for (Index i = visible; i < tile_; ++i) row[i] = 0.0f;
+    simd::Floats part = {};
+    for (Index i = 0; i < padded; i += simd::kLanes) part += simd::load(row + i);
     const double sum = static_cast<double>(simd::sum(part));
     set_sum(r, tile == 0 ? sum : sum_of(r) * static_cast<double>(factor_[r]) + sum);
   }
@@ -255,7 +258,6 @@ class AttentionPass {
   const AttentionBuffers& buffers_;
   Index group_, rows_, dim_, sum_stride_, tile_;
   bool kept_;
-  Index start_ = 0;
   // Of every row: the logarithm of the power of two that sums are relative to; what the tile's does
   // to the sums so far, and in the end 1 / sum; the sum of exponentials, in double.
   float *power_, *factor_, *sum_;

@@ -47,6 +47,8 @@ struct PageLayout {
     const Index end = statistics_at + 4 * page_size * statistics;
     page_bytes = (end + 63) / 64 * 64;
   }
+  /// Of weights, positions and statistics.
+  TERSEKV_HD Index column_bytes() const { return page_bytes - weights_at; }
 };
 
 /// What a head knows of itself; the numbers of live entries and of tokens seen differ by what the
@@ -150,8 +152,10 @@ class HeadView {
     return reinterpret_cast<const float*>(pages_[index] + layout_->weights_at);
   }
 
-  /// Asks for what follows the values of page `index`: weights, positions and statistics.
+  /// Asks for what follows the values of page `index`: weights, positions and statistics. Not where
+  /// they are many, as who comes for them wants a few.
   void ask_for_columns(Index index) const {
+    if (layout_->column_bytes() > 2048) return;
     const std::byte* page = pages_[index];
     for (Index i = layout_->weights_at; i < layout_->page_bytes; i += 64) {
       __builtin_prefetch(page + i, 0, 2);
@@ -164,8 +168,8 @@ class HeadView {
     const std::byte *here = pages_[index], *next = pages_[index + 1];
     const auto gap = reinterpret_cast<std::intptr_t>(next) - reinterpret_cast<std::intptr_t>(here) -
                      layout_->page_bytes;
-    if (gap >= 0 && gap <= 256) {
-      simd::touch(here + layout_->weights_at, layout_->page_bytes - layout_->weights_at);
+    if (gap >= 0 && gap <= 256 && 4 * layout_->column_bytes() <= layout_->weights_at) {
+      simd::touch(here + layout_->weights_at, layout_->column_bytes());
     } else {
       for (Index i = 0; i < 8192 && i < layout_->values_at; i += 64) {
         __builtin_prefetch(next + i, 0, 2);

@@ -176,9 +176,9 @@ inline float min(Floats v) { return -max(-v); }
 /// The power of two that is nearest to e^x, as its logarithm.
 inline Floats power_of(Floats x) { return round(x * 1.44269504088896341f); }
 
-/// e^x 2^-k for whole k >= power_of(x), relative error below 3e-7, also under `-ffast-math`, and no
-/// less than 2^-125.5. The bits before the exponent are those of e^x, so results for different k
-/// are exact multiples of each other.
+/// e^x 2^-k for whole k >= power_of(x), relative error below 3e-7 for |x| < 1e4 and, beyond, below
+/// what the rounding of x does, also under `-ffast-math`; no less than 2^-125.5. The bits before
+/// the exponent are those of e^x, so results for different k are exact multiples of each other.
 inline Floats exp_over(Floats x, Floats k) {
   // x = n ln 2 + r with |r| <= ln(2)/2; beyond 2^20 or so, where floats are too far apart for that,
   // any such r will do.

@@ -172,7 +172,7 @@ class SerialTeam {
   /// them.
   static constexpr Index kFarEntries = 2048;
 
-  /// f(first slot, how many) for the pages that hold slots [0, n).
+  /// f(first slot, how many) for the pages that hold slots [0, n). Asks ahead for columns.
   template <class Head, class F>
   static void for_each_page(const Head& head, Index n, F&& f) {
     const Index page = head.page_size();

@@ -103,20 +103,22 @@ class Context {
   }
 
   /// The bytes arrive at the wait for their stage, not before; until then the place holds NaN.
-  void copy16(void* to, const void* from) const {
+  void copy16(void* to, const void* from, bool there = true) const {
     if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 ||
         reinterpret_cast<std::uintptr_t>(from) % 16 != 0) {
       std::abort();  // a device would fault
     }
     std::memset(to, 0xff, 16);
-    copies_.push_back({to, from, stages_});
+    copies_.push_back({to, there ? from : nullptr, stages_});
   }
   void commit() const { ++stages_; }
   template <int N>
   void wait() const {
     const auto pending = std::partition(copies_.begin(), copies_.end(),
                                         [&](const Copy& c) { return c.stage >= stages_ - N; });
-    for (auto copy = pending; copy != copies_.end(); ++copy) std::memcpy(copy->to, copy->from, 16);
+    for (auto copy = pending; copy != copies_.end(); ++copy) {
+      copy->from == nullptr ? std::memset(copy->to, 0, 16) : std::memcpy(copy->to, copy->from, 16);
+    }
     copies_.erase(pending, copies_.end());
   }
 

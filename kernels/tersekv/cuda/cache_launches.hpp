@@ -48,7 +48,9 @@ class CacheLaunches {
     needs.rows = tuning_.observed_rows;
     needs.parts = parts_wanted(needs.heads, needs.group, needs.entries / kLeastPageSize,
                                Runtime::multiprocessors());
-    needs.logits = PolicyType::observes != Observes::nothing;
+    // Who observes nothing still gives the caller a row of one sequence at a time.
+    needs.observed = PolicyType::observes != Observes::nothing;
+    needs.logit_rows = needs.observed ? needs.heads * needs.rows : config.num_kv_heads;
     workspace_->reserve(needs);
   }
 
@@ -117,8 +119,9 @@ class CacheLaunches {
     if (count == 0) return;
     const bool shown = work.observe || work.rows_out.data != nullptr;
     const Index heads = heads_of(work.sequences);
-    const Index room = workspace_->logits() / (heads * shape_.group_size * store_.capacity());
-    const Index at_once = shown ? std::max<Index>(room, 1) : count;
+    const Index room =
+        workspace_->logit_rows(heads, shape_.group_size, store_.capacity(), shape_.head_dim);
+    const Index at_once = shown ? room : std::min(count, kMostRowsAtOnce);
     const AttentionRows<float> rows_out = work.rows_out;
     const bool compress = work.compress;
     for (Index done = 0; done < count; done += at_once) {

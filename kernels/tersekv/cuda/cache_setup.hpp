@@ -36,6 +36,9 @@ struct CacheSetup {
         config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
     const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer,
                       scale};
+    detail::require(config.num_sequences * config.num_kv_heads <= kMostHeads,
+                    "num_sequences * num_kv_heads, on a device", "at most 65535",
+                    config.num_sequences * config.num_kv_heads);
     detail::require(shape.group_size <= kMostGroup, "query heads of a group, on a device",
                     "1 to 16", shape.group_size);
     if (PolicyType::needs_budget && config.budget.size() == 0) {

@@ -61,9 +61,10 @@ class DeviceContext {
     return before;
   }
 
-  __device__ void copy16(void* to, const void* from) const {
+  __device__ void copy16(void* to, const void* from, bool there = true) const {
     const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
+                 "r"(there ? 16 : 0)
                  : "memory");
   }
   __device__ void commit() const { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -166,7 +167,7 @@ class DeviceContext {
     return x;
   }
   TERSEKV_HD int exclusive_sum(int, int&) const { return 0; }
-  TERSEKV_HD void copy16(void*, const void*) const {}
+  TERSEKV_HD void copy16(void*, const void*, bool = true) const {}
   TERSEKV_HD void commit() const {}
   template <int N>
   TERSEKV_HD void wait() const {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -75,8 +76,10 @@ class BasicPagePool {
     Buffer<Runtime, std::byte> memory(pages_ * bytes);
     Buffer<Runtime, std::byte*> list(pages_);
     Buffer<Runtime, std::int32_t> count(1);
-    auto* failed = static_cast<std::int32_t*>(Runtime::allocate_visible(sizeof(std::int32_t)));
-    *failed = 0;
+    if (failed_ == nullptr) {
+      failed_ = static_cast<std::int32_t*>(Runtime::allocate_visible(sizeof(std::int32_t)));
+    }
+    *failed_ = 0;
     std::vector<std::byte*> idle;
     for (Index p = pages_ - 1; p >= 0; --p) idle.push_back(memory.data() + p * bytes);
     memory.zero(stream);  // attention reads whole tiles, past the last entry of a page
@@ -86,7 +89,6 @@ class BasicPagePool {
     memory_ = std::move(memory);
     list_ = std::move(list);
     count_ = std::move(count);
-    failed_ = failed;
     page_bytes_ = bytes;
   }
 
@@ -129,9 +131,10 @@ class BasicWorkspace {
     Index heads = 0;    ///< of a launch
     Index entries = 0;  ///< of a head
     Index group = 0, head_dim = 0;
-    Index rows = 1;   ///< whose attention is observed in one launch, when all heads take part
-    Index parts = 0;  ///< partial states of query rows
-    bool logits = false;
+    Index rows = 1;        ///< whose attention is observed in one launch, when all heads take part
+    Index parts = 0;       ///< partial states of query rows
+    Index logit_rows = 0;  ///< heads times rows whose logits go through memory in one launch
+    bool observed = false;
   };
 
   /// Room for a cache that needs this as well. May allocate, and free what graphs captured before
@@ -141,10 +144,10 @@ class BasicWorkspace {
     grow(floats_, needs.heads * needs.entries);
     grow(vectors_, needs.heads * needs.head_dim);
     grow(slots_, needs.heads * Scratch::kSlotLists * needs.entries);
-    grow(attention_, needs.logits ? needs.heads * needs.entries : 0);
-    grow(logits_, needs.logits ? rows * needs.entries : 0);
-    grow(queries_, needs.logits ? rows * needs.head_dim : 0);
-    grow(lse_, rows);
+    grow(attention_, needs.observed ? needs.heads * needs.entries : 0);
+    grow(logits_, needs.logit_rows * needs.group * needs.entries);
+    grow(queries_, needs.logit_rows * needs.group * needs.head_dim);
+    grow(lse_, std::max(rows, needs.logit_rows * needs.group));
     grow(part_out_, needs.parts * needs.head_dim);
     grow(part_max_, needs.parts);
     grow(part_sum_, needs.parts);
@@ -173,7 +176,12 @@ class BasicWorkspace {
   float* part_max() const { return part_max_.data(); }
   float* part_sum() const { return part_sum_.data(); }
   Index parts() const { return part_max_.count(); }
-  Index logits() const { return logits_.count(); }
+  /// Rows of each of `heads` heads whose logits, queries and lse there is room for.
+  Index logit_rows(Index heads, Index group, Index entries, Index head_dim) const {
+    const Index of_a_row = heads * group;
+    return std::min({logits_.count() / (of_a_row * entries),
+                     queries_.count() / (of_a_row * head_dim), lse_.count() / of_a_row});
+  }
   std::uint32_t* barrier_words() const { return barrier_words_.data(); }
   std::int32_t* arrivals() const { return arrivals_.data(); }
 

@@ -19,6 +19,10 @@ struct Tuning {
   Index observed_rows = 4;  ///< of a prompt, in one launch; each costs logits for all heads
 };
 
+/// Heads, and tokens of a sequence, in one launch, at most: a grid's extents beside the first have
+/// 16 bits.
+inline constexpr Index kMostHeads = 65535, kMostRowsAtOnce = 32768;
+
 /// Query heads of a group, at most.
 inline constexpr Index kMostGroup = 16;
 

@@ -39,8 +39,9 @@ struct AttentionBody {
     load_queries(context, args, work, shared);
     work.keep_queries(context, args);
     Ring{context.shared()}.stream(
-        context, args.heads.layout, args.heads.table(work.head_of_cache), work.first_tile,
-        work.tiles, [&](Index first) { load_bias(context, args, work, shared, first); },
+        context, args.heads.layout, args.heads.table(work.head_of_cache), work.length,
+        work.first_tile, work.tiles,
+        [&](Index first) { load_bias(context, args, work, shared, first); },
         [&](const std::byte* slab, Index first) {
           body.logits(context, args, shared, slab, first);
         },

@@ -111,10 +111,12 @@ struct TileRing {
     return memory + static_cast<int>(index % kStages) * kSlabBytes;
   }
 
-  /// Starts the copies of one slab, for tile `first_tile + index / 2`. All threads.
+  /// Starts the copies of one slab, for tile `first_tile + index / 2` of a head of `length`
+  /// entries. Values behind the last one are zeros: whatever was there, an infinity perhaps, would
+  /// meet weights of zero. All threads.
   template <class Context>
   TERSEKV_HD void load(const Context& context, const PageLayout& layout, std::byte* const* pages,
-                       Index first_tile, Index index) const {
+                       Index length, Index first_tile, Index index) const {
     const Index entry = (first_tile + index / 2) * kEntries;
     const Index in_page = entry & (layout.page_size - 1);
     const std::byte* page = pages[entry >> layout.shift];
@@ -131,7 +133,7 @@ struct TileRing {
           page + layout.values_at + in_page * Dim * static_cast<Index>(sizeof(ValueCodec));
       for (int i = context.thread(); i < kEntries * kValueChunks; i += context.threads()) {
         const int r = i / kValueChunks, c = i % kValueChunks;
-        context.copy16(to + value_at(r, c), values + 16 * i);
+        context.copy16(to + value_at(r, c), values + 16 * i, entry + r < length);
       }
     }
   }
@@ -141,11 +143,11 @@ struct TileRing {
   /// block's barrier lies before each of the last two.
   template <class Context, class Prepare, class OnKeys, class OnValues>
   TERSEKV_HD void stream(const Context& context, const PageLayout& layout, std::byte* const* pages,
-                         Index first_tile, Index tiles, Prepare&& prepare, OnKeys&& on_keys,
-                         OnValues&& on_values) const {
+                         Index length, Index first_tile, Index tiles, Prepare&& prepare,
+                         OnKeys&& on_keys, OnValues&& on_values) const {
     const Index slabs = 2 * tiles;
     for (int s = 0; s < kStages - 1; ++s) {
-      if (s < slabs) load(context, layout, pages, first_tile, s);
+      if (s < slabs) load(context, layout, pages, length, first_tile, s);
       context.commit();
     }
     for (Index s = 0; s < slabs; ++s) {
@@ -154,7 +156,7 @@ struct TileRing {
       context.template wait<kStages - 2>();
       context.barrier();  // this slab is there, and all are done with the one before
       const Index ahead = s + kStages - 1;
-      if (ahead < slabs) load(context, layout, pages, first_tile, ahead);
+      if (ahead < slabs) load(context, layout, pages, length, first_tile, ahead);
       context.commit();
       if (s % 2 == 0) {
         on_keys(slab(s), entry);

@@ -47,8 +47,9 @@ struct AttentionMmaBody {
     load_queries(context, args, work);
     work.keep_queries(context, args);
     Ring{context.shared()}.stream(
-        context, args.heads.layout, args.heads.table(work.head_of_cache), work.first_tile,
-        work.tiles, [&](Index first) { body.load_bias(context, args, work, first); },
+        context, args.heads.layout, args.heads.table(work.head_of_cache), work.length,
+        work.first_tile, work.tiles,
+        [&](Index first) { body.load_bias(context, args, work, first); },
         [&](const std::byte* slab, Index first) {
           body.logits(context, slab);
           body.softmax(context, args, first);

@@ -54,7 +54,8 @@ struct Grid {
 /// - `shuffle_xor(x, mask)`, `shuffle(x, lane)`: other lanes' numbers
 /// - `reduce(x, op)`: over the block, the same on all threads; `op` associative and commutative.
 ///   `exclusive_sum(x, total)`: sum over the threads before this one. Both are barriers.
-/// - `copy16(to, from)`: 16 bytes from global to shared memory, in the background; `commit()` ends
+/// - `copy16(to, from, there)`: 16 bytes from global to shared memory, in the background, zeros
+///   where they are not `there`; `commit()` ends
 ///   a stage; `wait<N>()` returns when all but this thread's latest N stages are there. Others see
 ///   them after a barrier.
 /// - `load_transposed(r, row)`: four 8x8 matrices of 16-bit elements, lane l giving the address of
@@ -81,7 +82,7 @@ concept Context = requires(const C& c, float x, std::uint32_t (&a)[4], std::uint
   { c.shuffle_xor(x, 1) } -> std::same_as<float>;
   { c.shuffle(x, 1) } -> std::same_as<float>;
   { c.exclusive_sum(1, total) } -> std::same_as<int>;
-  c.copy16(to, from);
+  c.copy16(to, from, true);
   c.commit();
   c.template wait<1>();
   c.load_transposed(a, from);
