@@ -43,8 +43,8 @@ class BareHead {
         space_(std::pmr::get_default_resource()) {
     store_.reserve(0, capacity);
     store_.state(0).budget = budget;
-    space_.resize((capacity + page_size - 1) / page_size * page_size, shape, PolicyType::observes,
-                  PolicyType::uses_weights);
+    space_.resize((capacity + page_size - 1) / page_size * page_size, page_size, shape,
+                  PolicyType::observes, PolicyType::uses_weights);
   }
 
   tersekv::Head<KeyCodec, ValueCodec> head() { return store_.head(0, shape_, space_.scratch()); }

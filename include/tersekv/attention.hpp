@@ -43,12 +43,12 @@ void key_products(const Head& head, Index first, Index last, const float* vector
 }
 
 /// Query rows that are worked on at a time, but at least those of one token.
-inline constexpr Index kRowsAtOnce = 32;
+inline constexpr Index kRowsAtOnce = 16;
 inline Index tokens_at_once(Index group) { return std::max<Index>(1, kRowsAtOnce / group); }
 
 /// Entries between two flushes of the output's sums: float partial sums stay short, whatever the
 /// page size, so a million entries lose no more precision than a few thousand do.
-inline constexpr Index kLeastTile = 16, kMostTile = 256;
+inline constexpr Index kMostTile = 256;
 inline Index tile_entries(Index page_size) { return std::min(page_size, kMostTile); }
 
 /// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows and

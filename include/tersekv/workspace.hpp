@@ -21,12 +21,14 @@ class Workspace {
   /// Whether there is room for heads of `entries` entries already.
   bool fits(Index entries) const { return entries <= entries_; }
 
-  /// Cut anew for heads of at most `entries` entries. Throws std::bad_alloc, and is then as before.
-  void resize(Index entries, const Shape& shape, Observes observes, bool has_weights) {
+  /// Cut anew for heads of at most `entries` entries, whole pages. Throws std::bad_alloc, and is
+  /// then as before.
+  void resize(Index entries, Index page_size, const Shape& shape, Observes observes,
+              bool has_weights) {
     Workspace other(block_.get_allocator().resource());
-    other.cut(nullptr, entries, shape, observes, has_weights);
+    other.cut(nullptr, entries, page_size, shape, observes, has_weights);
     other.block_.resize(static_cast<std::size_t>(other.used_));
-    other.cut(other.block_.data(), entries, shape, observes, has_weights);
+    other.cut(other.block_.data(), entries, page_size, shape, observes, has_weights);
     *this = std::move(other);  // same resource: the block moves, its address stays
   }
 
@@ -42,7 +44,8 @@ class Workspace {
   float* raw_logits() const { return raw_; }       ///< [group_size, entries] or null
 
  private:
-  void cut(float* block, Index entries, const Shape& shape, Observes observes, bool has_weights) {
+  void cut(float* block, Index entries, Index page_size, const Shape& shape, Observes observes,
+           bool has_weights) {
     entries_ = entries;
     used_ = 0;
     const auto take = [&](Index n, bool wanted = true) -> float* {
@@ -52,13 +55,13 @@ class Workspace {
       return part;
     };
     const Index group = shape.group_size, dim = shape.head_dim;
-    const Index rows = tokens_at_once(group) * group;
+    const Index rows = tokens_at_once(group) * group, tile = tile_entries(page_size);
     AttentionBuffers& a = attention_buffers_;
     a.stride = entries;
-    a.tile = take(rows * kMostTile);
+    a.tile = take(rows * tile);
     a.kept = take(group * entries);
-    a.powers = take(group * (entries / kLeastTile + 1));
-    a.bias = take(kMostTile, has_weights);
+    a.powers = take(group * (entries / tile));
+    a.bias = take(tile, has_weights);
     a.sums = take(2 * rows * padded_dim(dim));
     a.state = take(4 * rows);
     query_ = take(rows * dim);
@@ -95,7 +98,7 @@ class Workspaces {
     for (Workspace& space : each_) {
       if (space.fits(entries)) continue;
       const Index wanted = std::max(entries, space.entries() + space.entries() / 2);
-      space.resize(whole_pages(wanted, page_size), shape, observes, has_weights);
+      space.resize(whole_pages(wanted, page_size), page_size, shape, observes, has_weights);
     }
   }
   /// No more room than for heads of up to `entries` entries. Where memory for one of the smaller
@@ -103,7 +106,7 @@ class Workspaces {
   void shrink(Index entries, Index page_size, const Shape& shape, Observes observes,
               bool has_weights) {
     for (Workspace& space : each_) {
-      space.resize(whole_pages(entries, page_size), shape, observes, has_weights);
+      space.resize(whole_pages(entries, page_size), page_size, shape, observes, has_weights);
     }
   }
 
