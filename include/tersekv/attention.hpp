@@ -271,8 +271,8 @@ class AttentionPass {
 ///
 /// with the natural-log normaliser lse_g = ln sum_i exp(l_gi + alpha ln w_i) and
 /// A_i = reduce_g a_gi. One pass over keys and values; O(tokens group visible head_dim).
-/// Accumulation in float with double normalisers, relative to the highest logit so far, so logits
-/// of any size are safe. Precondition: visible >= tokens.
+/// Accumulation in float with double normalisers, relative to a power of two near the highest
+/// exponential so far, so logits of any size are safe. Precondition: visible >= tokens.
 template <class Head>
 void attend(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers) {
   detail::AttentionPass<Head>(head, request, buffers).run();

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/device_tokens.hpp"
+#include "cuda/small_cache.hpp"
 #include "refusal.hpp"
 #include "support/compare.hpp"
 #include "tersekv/tersekv.hpp"
@@ -14,23 +14,16 @@
 
 using namespace tersekv;
 using on_device::Array;
+using on_device::kDim;
+using on_device::kGroup;
+using on_device::kHeads;
+using on_device::small_config;
+using on_device::small_tokens;
+using on_device::SmallCache;
 using on_device::Tokens;
 using support::Random;
 
 namespace {
-
-constexpr Index kDim = 16, kHeads = 2, kGroup = 2;
-template <class Policy, class Codec = float>
-using DeviceCache = on_device::KVCache<Policy, Codec, Codec, tersekv::cuda::HeadDims<kDim>>;
-
-CacheConfig config(Index sequences, Index budget) {
-  return {.num_sequences = sequences,
-          .num_q_heads = kHeads * kGroup,
-          .num_kv_heads = kHeads,
-          .head_dim = kDim,
-          .budget = budget};
-}
-Tokens tokens(Random& random, Index count) { return Tokens(random, count, kHeads, kGroup, kDim); }
 
 /// Launches of other shapes (more rows at once, other splits) add up in another order.
 constexpr double kRounding = 1e-5;
@@ -59,20 +52,21 @@ void same_entries(Cache& a, Index sequence_a, Cache& b, Index sequence_b) {
 TEST_CASE("device: a batch of unequal sequences is each of them alone", "[small]") {
   on_device::require_device();
   Random random(1);
-  using Cache = DeviceCache<ZSMerge>;
-  Cache batch(config(3, 20), {}, {.max_chunk = 40});
+  using Cache = SmallCache<ZSMerge>;
+  Cache batch(small_config(3, 20), {}, {.max_chunk = 40});
   std::vector<Cache> alone;
   for (const Index prompt : {5, 33, 12}) {
     const auto s = std::ssize(alone);
-    alone.emplace_back(config(1, 20), ZSMerge{}, tersekv::cuda::DeviceOptions{.max_chunk = 40});
-    const Tokens t = tokens(random, prompt);
+    alone.emplace_back(small_config(1, 20), ZSMerge{},
+                       tersekv::cuda::DeviceOptions{.max_chunk = 40});
+    const Tokens t = small_tokens(random, prompt);
     batch.extend(t.batch(s));
     const auto together = t.out();
     alone.back().extend(t.batch(0));
     CHECK(close(t.out(), together));
   }
   for (int step = 0; step < 4; ++step) {
-    const Tokens t = tokens(random, 3);
+    const Tokens t = small_tokens(random, 3);
     batch.extend(t.batch({0, 3}));
     const auto together = t.out();
     std::vector<float> each;
@@ -90,10 +84,11 @@ TEST_CASE("device: a batch of unequal sequences is each of them alone", "[small]
 TEST_CASE("device: extend is append, attend, observe and compress", "[small]") {
   on_device::require_device();
   Random random(2);
-  using Cache = DeviceCache<KeepKV>;
-  Cache one(config(1, 20), {}, {.max_chunk = 30}), four(config(1, 20), {}, {.max_chunk = 30});
+  using Cache = SmallCache<KeepKV>;
+  Cache one(small_config(1, 20), {}, {.max_chunk = 30}),
+      four(small_config(1, 20), {}, {.max_chunk = 30});
   for (const Index count : {25, 1, 1, 3, 1}) {
-    const Tokens t = tokens(random, count);
+    const Tokens t = small_tokens(random, count);
     one.extend(t.batch(0));
     const auto want = t.out();
     const auto b = t.batch(0);
@@ -109,13 +104,14 @@ TEST_CASE("device: extend is append, attend, observe and compress", "[small]") {
 TEST_CASE("device: out may be q, also where the policy looks at the queries") {
   on_device::require_device();
   Random random(9);
-  using Cache = DeviceCache<KeepKV>;
+  using Cache = SmallCache<KeepKV>;
   const auto policy = make_keepkv({.key_rule = KeyRule::along_query});
   const int splits = GENERATE(1, 2);
   const tersekv::cuda::DeviceOptions options{.max_chunk = 80, .tuning = {.splits = splits}};
-  Cache apart(config(1, 100), policy, options), in_place(config(1, 100), policy, options);
+  Cache apart(small_config(1, 100), policy, options),
+      in_place(small_config(1, 100), policy, options);
   for (const Index count : {75, 75, 1, 3, 1}) {
-    const Tokens t = tokens(random, count);
+    const Tokens t = small_tokens(random, count);
     auto b = t.batch(0);
     apart.extend(b);
     const Array<float> q(t.host_rows().q);
@@ -130,10 +126,11 @@ TEST_CASE("device: out may be q, also where the policy looks at the queries") {
 TEST_CASE("device: attention rows of the caller's kernel are observed as the cache's own") {
   on_device::require_device();
   Random random(3);
-  using Cache = DeviceCache<H2O>;
-  Cache one(config(1, 20), {}, {.max_chunk = 30}), rows(config(1, 20), {}, {.max_chunk = 30});
+  using Cache = SmallCache<H2O>;
+  Cache one(small_config(1, 20), {}, {.max_chunk = 30}),
+      rows(small_config(1, 20), {}, {.max_chunk = 30});
   for (const Index count : {25, 1, 4}) {
-    const Tokens t = tokens(random, count);
+    const Tokens t = small_tokens(random, count);
     one.extend(t.batch(0));
     const auto b = t.batch(0);
     rows.append<const float>(0, b.k, b.v);
@@ -152,14 +149,14 @@ TEST_CASE("device: pages come back to a shared pool when a policy evicts", "[sma
   Random random(4);
   tersekv::cuda::BasicPagePool<on_device::Runtime> pool(8);
   tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
-  using Cache = DeviceCache<KVzap>;
+  using Cache = SmallCache<KVzap>;
   const auto policy = make_kvzap({.threshold = 0.0f, .window = 4});
   {
-    CacheConfig unlimited = config(1, 1);
+    CacheConfig unlimited = small_config(1, 1);
     unlimited.budget = {};
     Cache cache(unlimited, policy, {.max_chunk = 256, .max_length = 256}, pool, workspace);
     CHECK(pool.synchronize_idle_pages() == 8);
-    Tokens t = tokens(random, 200);
+    Tokens t = small_tokens(random, 200);
     t.score([](Index token, Index head) { return head == 0 && token >= 60 ? -1.0f : 1.0f; });
     auto b = t.batch(0);
     cache.append<const float>(0, b.k, b.v, b.token_scores);
@@ -187,9 +184,9 @@ TEST_CASE("device: a head that finds no page keeps what it has, and the host is 
   Random random(5);
   tersekv::cuda::BasicPagePool<on_device::Runtime> pool(3);
   tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
-  DeviceCache<Full> cache(config(1, kUnlimited), {}, {.max_chunk = 200, .max_length = 200}, pool,
-                          workspace);
-  const Tokens t = tokens(random, 60), more = tokens(random, 10);
+  SmallCache<Full> cache(small_config(1, kUnlimited), {}, {.max_chunk = 200, .max_length = 200},
+                         pool, workspace);
+  const Tokens t = small_tokens(random, 60), more = small_tokens(random, 10);
   cache.extend(t.batch(0));
   cache.synchronize();
   cache.extend(more.batch(0));  // two heads, one page
@@ -206,15 +203,16 @@ TEST_CASE("device: a head that finds no page keeps what it has, and the host is 
 TEST_CASE("device: a cache goes to the host and back, and goes on as if it had not", "[small]") {
   on_device::require_device();
   Random random(6);
-  using Cache = DeviceCache<KeepKVPair, Half>;
-  Cache here(config(2, 20), {}, {.max_chunk = 40}), there(config(2, 20), {}, {.max_chunk = 40});
-  for (Index s = 0; s < 2; ++s) here.extend(tokens(random, 30 + 5 * s).batch(s));
-  there.extend(tokens(random, 7).batch(1));  // is forgotten
+  using Cache = SmallCache<KeepKVPair, Half>;
+  Cache here(small_config(2, 20), {}, {.max_chunk = 40}),
+      there(small_config(2, 20), {}, {.max_chunk = 40});
+  for (Index s = 0; s < 2; ++s) here.extend(small_tokens(random, 30 + 5 * s).batch(s));
+  there.extend(small_tokens(random, 7).batch(1));  // is forgotten
   auto host = here.synchronize_to_host();
   there.synchronize_from_host(host);
   same_entries(here, 1, there, 1);
   for (int step = 0; step < 3; ++step) {
-    const Tokens t = tokens(random, 2);
+    const Tokens t = small_tokens(random, 2);
     here.extend(t.batch({0, 2}));
     const auto want = t.out();
     there.extend(t.batch({0, 2}));
@@ -233,9 +231,10 @@ TEST_CASE("device: a cache goes to the host and back, and goes on as if it had n
 TEST_CASE("device: chunks of several sequences in one call") {
   on_device::require_device();
   Random random(10);
-  using Cache = DeviceCache<StreamingLLM>;
-  Cache together(config(3, 20), {}, {.max_chunk = 40}), apart(config(3, 20), {}, {.max_chunk = 40});
-  const Tokens a = tokens(random, 30), b = tokens(random, 2);
+  using Cache = SmallCache<StreamingLLM>;
+  Cache together(small_config(3, 20), {}, {.max_chunk = 40}),
+      apart(small_config(3, 20), {}, {.max_chunk = 40});
+  const Tokens a = small_tokens(random, 30), b = small_tokens(random, 2);
   const auto chunk = [](const Tokens& t, Index sequence) {
     const auto batch = t.batch(sequence);
     return Chunk<float>{sequence, batch.q, batch.k, batch.v, batch.out};
@@ -256,11 +255,11 @@ TEST_CASE("device: chunks of several sequences in one call") {
 TEST_CASE("device: per-head budgets and lengths") {
   on_device::require_device();
   Random random(7);
-  CacheConfig ragged = config(1, 1);
+  CacheConfig ragged = small_config(1, 1);
   ragged.budget = {12, 90};
-  DeviceCache<StreamingLLM> cache(ragged, {}, {.max_chunk = 120});
-  cache.extend(tokens(random, 110).batch(0));
-  for (int step = 0; step < 3; ++step) cache.extend(tokens(random, 1).batch(0));
+  SmallCache<StreamingLLM> cache(ragged, {}, {.max_chunk = 120});
+  cache.extend(small_tokens(random, 110).batch(0));
+  for (int step = 0; step < 3; ++step) cache.extend(small_tokens(random, 1).batch(0));
   cache.synchronize();
   CHECK(cache.length(0, 0) == 12);
   CHECK(cache.length(0, 1) == 90);

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "cuda/device_tokens.hpp"
+#include "cuda/small_cache.hpp"
 #include "refusal.hpp"
 #include "tersekv/tersekv.hpp"
 
@@ -12,34 +12,23 @@
 
 using namespace tersekv;
 using on_device::Array;
+using on_device::kDim;
+using on_device::kGroup;
+using on_device::kHeads;
+using on_device::small_config;
+using on_device::SmallCache;
 using on_device::Tokens;
 using on_device::TokensOf;
 using support::Random;
-
-namespace {
-
-constexpr Index kDim = 16, kHeads = 2, kGroup = 2;
-template <class Policy, class Codec = float>
-using DeviceCache = on_device::KVCache<Policy, Codec, Codec, tersekv::cuda::HeadDims<kDim>>;
-
-CacheConfig config(Index sequences, Index budget) {
-  return {.num_sequences = sequences,
-          .num_q_heads = kHeads * kGroup,
-          .num_kv_heads = kHeads,
-          .head_dim = kDim,
-          .budget = budget};
-}
-
-}  // namespace
 
 TEST_CASE("device: a workspace made for longer heads has no more rows than it has") {
   on_device::require_device();
   const tersekv::cuda::DeviceOptions short_prompts{.max_chunk = 40};
   tersekv::cuda::BasicPagePool<on_device::Runtime> pool(20), own_pool(4);
   tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace, own_workspace;
-  DeviceCache<KeepKV> large(config(1, 400), {}, short_prompts, pool, workspace);
-  DeviceCache<KeepKV> shares(config(1, 20), {}, short_prompts, pool, workspace);
-  DeviceCache<KeepKV> alone(config(1, 20), {}, short_prompts, own_pool, own_workspace);
+  SmallCache<KeepKV> large(small_config(1, 400), {}, short_prompts, pool, workspace);
+  SmallCache<KeepKV> shares(small_config(1, 20), {}, short_prompts, pool, workspace);
+  SmallCache<KeepKV> alone(small_config(1, 20), {}, short_prompts, own_pool, own_workspace);
   Random random(1);
   for (const Index count : {40, 1, 7}) {
     const Tokens tokens(random, count, kHeads, kGroup, kDim);
@@ -62,7 +51,7 @@ TEST_CASE("device: policies that observe nothing give attention rows, too") {
   on_device::require_device();
   Random random(2);
   const Index length = 30;
-  DeviceCache<Full> cache(config(3, kUnlimited), {}, {.max_length = 64});
+  SmallCache<Full> cache(small_config(3, kUnlimited), {}, {.max_length = 64});
   const Tokens tokens(random, length, kHeads, kGroup, kDim);
   const auto batch = tokens.batch(2);
   cache.append<const float>(2, batch.k, batch.v);
@@ -88,9 +77,9 @@ TEST_CASE("device: what another sequence left in a page touches nobody") {
   const auto check = []<class Codec>(Codec infinity, Index group) {
     tersekv::cuda::BasicPagePool<on_device::Runtime> pool(2);
     tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
-    CacheConfig two = config(2, kUnlimited);
+    CacheConfig two = small_config(2, kUnlimited);
     two.num_q_heads = kHeads * group;
-    DeviceCache<Full, Codec> cache(two, {}, {.max_length = 64}, pool, workspace);
+    SmallCache<Full, Codec> cache(two, {}, {.max_length = 64}, pool, workspace);
     const std::vector<Codec> rows(60 * kHeads * kDim, infinity);
     const Array<Codec> there(rows);
     const Codec* data = there.data();
@@ -110,6 +99,6 @@ TEST_CASE("device: what another sequence left in a page touches nobody") {
 
 TEST_CASE("device: more heads than a launch may have are refused") {
   on_device::require_device();
-  CHECK(support::refused([] { DeviceCache<H2O> cache(config(40000, 8)); },
+  CHECK(support::refused([] { SmallCache<H2O> cache(small_config(40000, 8)); },
                          {"num_sequences * num_kv_heads, on a device: expected at most 65535"}));
 }
