@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tersekv/attention_blocks.hpp"
+#include "tersekv/attention_bytes.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/head.hpp"
 #include "tersekv/log_math.hpp"
@@ -17,30 +18,6 @@ namespace tersekv {
 /// Room for `n` floats, rounded up to whole vectors: the widest ones, so that a program of parts
 /// compiled for different machines agrees about it.
 inline Index padded_dim(Index n) { return (n + 15) / 16 * 16; }
-
-/// out[i] = scale * <vector, key of slot i> for slots [first, last), first on a page boundary; up
-/// to 63 numbers behind `last`, in the same page, are written too (arbitrary, finite). One pass
-/// over the keys. Pages are scattered, so each asks for the next one's keys.
-template <class Head>
-void key_products(const Head& head, Index first, Index last, const float* vector, float scale,
-                  float* out) {
-  using namespace detail;
-  const Index page_size = head.page_size(), dim = head.head_dim();
-  for (Index start = first; start < last; start += page_size) {
-    const auto* keys = head.key_page(start / page_size);
-    const Index next = start + page_size < last ? start / page_size + 1 : start / page_size;
-    const auto* ahead = head.key_page(next);
-    constexpr int most =
-        kSumBlock / kRowBlock;  // whole runs, so that bits are the same for any last
-    const Index wanted = (std::min(page_size, last - start) + simd::kLanes - 1) / simd::kLanes;
-    const Index vectors = std::min(page_size / simd::kLanes, (wanted + most - 1) / most * most);
-    for_runs<most>(vectors, [&]<int Vectors>(Index v) {
-      const Index at = v * simd::kLanes;
-      key_block<1, Vectors, true>(keys + at, ahead + at, page_size, dim, vector, dim, scale,
-                                  out + start + at, 0);
-    });
-  }
-}
 
 /// Query rows that are worked on at a time, but at least those of one token.
 inline constexpr Index kRowsAtOnce = 16;
@@ -60,6 +37,10 @@ struct AttentionBuffers {
   float* bias = nullptr;    ///< [tile_entries]
   float* sums = nullptr;    ///< [2, rows, padded_dim(head_dim)]
   float* state = nullptr;   ///< [4, rows]
+  // For keys and values of one byte:
+  float* byte_queries = nullptr;  ///< [rows, padded_dim(head_dim)]
+  float* byte_units = nullptr;    ///< [rows, ByteRows::kUnits]
+  float* share_units = nullptr;   ///< [rows]
   Index stride = 0;
 };
 
@@ -73,7 +54,7 @@ struct AttentionRequest {
   GroupReduce reduce = GroupReduce::sum;
   float* out = nullptr;        ///< [tokens, group_size, head_dim], or null: the values are not read
   float* lse = nullptr;        ///< [tokens, group_size]
-  float* attention = nullptr;  ///< [stride] or null: reduced over the group; of one token
+  float* attention = nullptr;  ///< [visible] or null: reduced over the group; of one token
   float* logits = nullptr;     ///< [group_size, stride] or null: without the bias; of one token
 };
 
@@ -86,6 +67,9 @@ namespace detail {
 /// attention to the bit, wherever they lie.
 template <class Head>
 class AttentionPass {
+  using Key = typename Head::Key;
+  using Value = typename Head::Value;
+
  public:
   AttentionPass(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers)
       : head_(head),
@@ -101,6 +85,14 @@ class AttentionPass {
         factor_(buffers.state + rows_),
         sum_(buffers.state + 2 * rows_) {
     if (request.out != nullptr) std::fill_n(buffers.sums, 2 * rows_ * sum_stride_, 0.0f);
+    if constexpr (Codec<Key>::scaled) {
+      byte_queries_ = {buffers.byte_queries, buffers.byte_units, sum_stride_};
+      for (Index r = 0; r < rows_; ++r) {
+        make_byte_row(request.query + r * dim_, dim_, head.shape().scale,
+                      buffers.byte_queries + r * sum_stride_,
+                      buffers.byte_units + r * ByteRows::kUnits);
+      }
+    }
   }
 
   void run() {
@@ -134,11 +126,19 @@ class AttentionPass {
 
   void logits(Index start, Index entries, Index blind) {
     const Index page = head_.page_size(), vectors = padded_dim(entries) / simd::kLanes;
-    const auto* keys = head_.key_page(start / page) + start % page;
-    const auto* ahead = reinterpret_cast<const typename Head::Key*>(head_.value_page(start / page));
-    key_tile(keys, request_.out == nullptr ? keys : ahead + start % page, page, dim_, vectors,
-             request_.query + blind * dim_, rows_ - blind, head_.shape().scale,
-             row_of(blind, start), row_stride());
+    const Index index = start / page, first = start % page * Codec<Key>::pack;
+    const auto* keys = head_.key_page(index) + first;
+    const auto* ahead = request_.out == nullptr
+                            ? keys
+                            : reinterpret_cast<const Key*>(head_.value_page(index)) + first;
+    float* out = row_of(blind, start);
+    if constexpr (Codec<Key>::scaled) {
+      byte_key_tile(keys, ahead, page, dim_, vectors, byte_queries_.from(blind), rows_ - blind,
+                    head_.key_scale_page(index) + start % page, false, out, row_stride());
+    } else {
+      key_tile(keys, ahead, page, dim_, vectors, request_.query + blind * dim_, rows_ - blind,
+               head_.shape().scale, out, row_stride());
+    }
     if (request_.logits != nullptr) {
       for (Index g = 0; g < group_; ++g) {
         std::copy_n(row_of(g, start), entries, request_.logits + g * buffers_.stride + start);
@@ -149,10 +149,13 @@ class AttentionPass {
     int merged = 0;  // most pages hold tokens as they came
     for (Index i = 0; i < entries; ++i) merged |= weights[i] != 1.0f ? 1 : 0;
     if (merged == 0) return;
-    for (Index i = 0; i < entries; ++i) buffers_.bias[i] = request_.alpha * log_of(weights[i]);
+    // Locals: what a store to `bias` might change would have to be read again each time.
+    const float alpha = request_.alpha;
+    float* bias = buffers_.bias;
+    for (Index i = 0; i < entries; ++i) bias[i] = alpha * log_of(weights[i]);
     for (Index r = blind; r < rows_; ++r) {
       float* row = row_of(r, start);
-      for (Index i = 0; i < entries; ++i) row[i] += buffers_.bias[i];
+      for (Index i = 0; i < entries; ++i) row[i] += bias[i];
     }
   }
 
@@ -173,12 +176,16 @@ class AttentionPass {
     if (higher) power_[r] = of_tile;
     if (kept_) buffers_.powers[tile * group_ + r] = power_[r];
     const simd::Floats power = simd::broadcast(power_[r]);
-    for (Index i = 0; i < padded; i += simd::kLanes) {
-      simd::store(row + i, simd::exp_over(simd::load(row + i), power));
-    }
-    for (Index i = visible; i < tile_; ++i) row[i] = 0.0f;
     simd::Floats part = {};
-    for (Index i = 0; i < padded; i += simd::kLanes) part += simd::load(row + i);
+    for (Index i = 0; i + simd::kLanes <= visible; i += simd::kLanes) {
+      const simd::Floats e = simd::exp_over(simd::load(row + i), power);
+      simd::store(row + i, e);
+      part += e;
+    }
+    const Index last = visible / simd::kLanes * simd::kLanes;
+    if (last < visible) simd::store(row + last, simd::exp_over(simd::load(row + last), power));
+    std::fill(row + visible, row + tile_, 0.0f);
+    if (last < visible) part += simd::load(row + last);
     const double sum = static_cast<double>(simd::sum(part));
     set_sum(r, tile == 0 ? sum : sum_of(r) * static_cast<double>(factor_[r]) + sum);
   }
@@ -189,11 +196,17 @@ class AttentionPass {
     const auto* values = head_.value_page(index) + start % page * dim_;
     const auto* ahead = values;
     if (more) {
-      ahead = reinterpret_cast<const typename Head::Value*>(head_.key_page(index + 1)) +
-              start % page * dim_;
+      ahead = reinterpret_cast<const Value*>(head_.key_page(index + 1)) + start % page * dim_;
     }
-    value_tile(values, ahead, dim_, entries, row_of(blind, start), rows_ - blind, row_stride(),
-               factor_ + blind, buffers_.sums + blind * sum_stride_, sum_stride_);
+    float* sums = buffers_.sums + blind * sum_stride_;
+    if constexpr (Codec<Value>::scaled) {
+      make_byte_shares(head_.value_scale_page(index) + start % page, start, entries, blind);
+      byte_value_tile(values, ahead, dim_, entries, buffers_.tile + blind * tile_, rows_ - blind,
+                      tile_, buffers_.share_units + blind, factor_ + blind, sums, sum_stride_);
+    } else {
+      value_tile(values, ahead, dim_, entries, row_of(blind, start), rows_ - blind, row_stride(),
+                 factor_ + blind, sums, sum_stride_);
+    }
     if (more && (start + tile_) % page == 0) head_.read_on(index);
     const bool flush = (start + tile_) % kMostTile == 0 || start + tile_ >= request_.visible;
     for (Index r = 0; r < rows_; ++r) {
@@ -204,6 +217,29 @@ class AttentionPass {
         total[j] = total[j] * factor_[r] + (flush ? part[j] : 0.0f);
       }
       if (flush) std::fill_n(part, sum_stride_, 0.0f);
+    }
+  }
+
+  /// Exponentials times the scales of their values, in digits, into the tile: those that are kept
+  /// stay.
+  void make_byte_shares(const float* scales, Index start, Index entries, Index blind) {
+    const Index padded = padded_dim(entries);
+    for (Index r = blind; r < rows_; ++r) {
+      const float* row = row_of(r, start);
+      float* shares = buffers_.tile + r * tile_;
+      simd::Floats most = {};
+      Index i = 0;
+      for (; i + simd::kLanes <= entries; i += simd::kLanes) {
+        const simd::Floats share = simd::load(row + i) * simd::load(scales + i);
+        simd::store(shares + i, share);
+        most = simd::max(most, share);
+      }
+      if (i < padded) {  // scales of dead slots may be anything
+        for (Index j = i; j < entries; ++j) shares[j] = row[j] * scales[j];
+        std::fill(shares + entries, shares + padded, 0.0f);
+        for (; i < padded; i += simd::kLanes) most = simd::max(most, simd::load(shares + i));
+      }
+      buffers_.share_units[r] = to_unsigned_digits(shares, padded, simd::max(most), shares);
     }
   }
 
@@ -228,29 +264,30 @@ class AttentionPass {
     for (Index i = 0; i < padded_dim(tiles * group_); i += simd::kLanes) {
       simd::store(buffers_.powers + i, simd::exp2(simd::load(buffers_.powers + i)));
     }
-    const simd::Floats least = simd::broadcast(0x1p-124f);  // all that is lower is equal
     for (Index t = 0; t < tiles; ++t) {
-      const Index first = t * tile_;
-      const Index last = std::min(first + tile_, padded_dim(request_.visible));
-      for (Index g = 0; g < group_; ++g) {
-        const float* row = buffers_.kept + g * buffers_.stride;
-        const simd::Floats factor = simd::broadcast(buffers_.powers[t * group_ + g]);
-        const simd::Floats inverse = simd::broadcast(factor_[g]);
-        for (Index i = first; i < last; i += simd::kLanes) {
-          simd::Floats a = simd::max(simd::load(row + i) * factor, least) * inverse;
-          if (g > 0) {
-            const simd::Floats so_far = simd::load(request_.attention + i);
-            a = request_.reduce == GroupReduce::max ? simd::max(so_far, a) : so_far + a;
-          }
-          simd::store(request_.attention + i, a);
+      const Index last = std::min((t + 1) * tile_, request_.visible);
+      for (Index i = t * tile_; i < last; i += simd::kLanes) {
+        simd::Floats all = share(t, 0, i);
+        for (Index g = 1; g < group_; ++g) {
+          const simd::Floats one = share(t, g, i);
+          all = request_.reduce == GroupReduce::max ? simd::max(all, one) : all + one;
+        }
+        if (request_.reduce == GroupReduce::mean) all /= static_cast<float>(group_);
+        const Index wanted = std::min<Index>(simd::kLanes, last - i);
+        if (wanted == simd::kLanes) {
+          simd::store(request_.attention + i, all);
+        } else {
+          std::memcpy(request_.attention + i, &all,
+                      static_cast<std::size_t>(wanted) * sizeof(float));
         }
       }
     }
-    if (request_.reduce == GroupReduce::mean) {
-      for (Index i = 0; i < request_.visible; ++i) {
-        request_.attention[i] /= static_cast<float>(group_);
-      }
-    }
+  }
+  /// Attention of row g to the entries from `i` on, of tile t.
+  simd::Floats share(Index t, Index g, Index i) const {
+    const simd::Floats least = simd::broadcast(0x1p-124f);  // all that is lower is equal
+    const simd::Floats kept = simd::load(buffers_.kept + g * buffers_.stride + i);
+    return simd::max(kept * buffers_.powers[t * group_ + g], least) * factor_[g];
   }
 
   const Head& head_;
@@ -261,6 +298,7 @@ class AttentionPass {
   // Of every row: the logarithm of the power of two that sums are relative to; what the tile's does
   // to the sums so far, and in the end 1 / sum; the sum of exponentials, in double.
   float *power_, *factor_, *sum_;
+  ByteRows byte_queries_;
 };
 
 }  // namespace detail

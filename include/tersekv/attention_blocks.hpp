@@ -47,13 +47,14 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
     for (Index j = start; j < end; ++j) {
       if constexpr (Ahead) simd::prefetch<Vectors>(ahead + j * page_size);
       simd::Floats k[std::size_t{Vectors}];
-      for (int v = 0; v < Vectors; ++v) k[v] = simd::load(keys + j * page_size + v * simd::kLanes);
+      simd::load_spread<Vectors>(keys + j * page_size, k);
       for (int r = 0; r < Rows; ++r) {
         const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
         for (int v = 0; v < Vectors; ++v) sums[r][v] += q * k[v];
       }
     }
     for (int r = 0; r < Rows; ++r) {
+      simd::in_order<Vectors, Key>(sums[r]);
       for (int v = 0; v < Vectors; ++v) {
         float* logits = out + r * out_stride + v * simd::kLanes;
         const simd::Floats so_far = start == 0 ? simd::Floats{} : simd::load(logits);
@@ -97,14 +98,15 @@ inline void value_block(const Value* values, const Value* ahead, Index head_dim,
   for (Index i = 0; i < entries; ++i) {
     if constexpr (Ahead) simd::prefetch<Vectors>(ahead + i * head_dim);
     simd::Floats row[std::size_t{Vectors}];
-    for (int v = 0; v < Vectors; ++v) row[v] = simd::load(values + i * head_dim + v * simd::kLanes);
+    simd::load_spread<Vectors>(values + i * head_dim, row);
     simd::touch(values + i * head_dim + Vectors * simd::kLanes, rest);
     for (int r = 0; r < Rows; ++r) {
       const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
       for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
     }
   }
-  for (int r = 0; r < Rows; ++r) {
+  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+    simd::in_order<Vectors, Value>(total[r]);
     for (int v = 0; v < Vectors; ++v) {
       float* at = sums + r * sum_stride + v * simd::kLanes;
       simd::store(at, simd::load(at) * factors[r] + total[r][v]);

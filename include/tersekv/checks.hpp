@@ -124,7 +124,15 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
   const float most = 1.01f * static_cast<float>(group_size);  // kernels round
   for (Index r = 0; r < rows.rows; ++r) {
     const float* row = rows.row(r, kv_head);
-    for (Index i = 0; i < length - (rows.rows - 1 - r); ++i) {
+    const Index visible = length - (rows.rows - 1 - r);
+    // As integers, floats from 0 on grow with their magnitude, and all others are beyond them.
+    const auto bits_of_most = std::bit_cast<std::uint32_t>(most);
+    std::uint32_t beyond = 0;
+    for (Index i = 0; i < visible; ++i) {
+      beyond |= std::bit_cast<std::uint32_t>(row[i]) > bits_of_most ? 1u : 0u;
+    }
+    if (beyond == 0) continue;
+    for (Index i = 0; i < visible; ++i) {  // -0 is none of them, and right
       if (!is_finite(row[i])) refuse("rows", "finite numbers", "NaN or infinity");
       if (row[i] < 0.0f || row[i] > most) {
         refuse("rows", "attention from 0 to the group's size", text(row[i]));

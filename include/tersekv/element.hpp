@@ -95,29 +95,40 @@ TERSEKV_HD inline Half from_float<Half>(float x) {
 }
 
 /// How a key or value is stored: the KeyCodec and ValueCodec of a KVCache. `max_magnitude` is the
-/// largest input it can hold.
+/// largest input it can hold. Where elements are `scaled`, what is stored times the scale of its
+/// key or value is the number. `pack` elements that are added up in a product lie together: of a
+/// key that many dimensions, of a value's dimension that many entries.
 template <class T>
 struct Codec;
 template <>
 struct Codec<float> {
   static constexpr const char* name = "float32";
+  static constexpr bool scaled = false;
+  static constexpr Index pack = 1;
   static constexpr float max_magnitude = kMaxMagnitude;
 };
 template <>
 struct Codec<Half> {
   static constexpr const char* name = "float16";
+  static constexpr bool scaled = false;
+  static constexpr Index pack = 1;
   static constexpr float max_magnitude = 65504.0f;
 };
 template <>
 struct Codec<BFloat16> {
   static constexpr const char* name = "bfloat16";
+  static constexpr bool scaled = false;
+  static constexpr Index pack = 1;
   static constexpr float max_magnitude = kMaxMagnitude;
 };
 
-/// What q, k, v and out may be made of, and what entries may be stored as.
+/// What entries may be stored as.
 template <class T>
-concept Element = requires {
+concept StoredElement = requires {
   Codec<T>::max_magnitude;
 };
+/// What q, k, v and out may be made of: numbers by themselves. What a device stores.
+template <class T>
+concept Element = StoredElement<T> && !Codec<T>::scaled;
 
 }  // namespace tersekv

@@ -51,22 +51,63 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
     *View::position_at(slot) = static_cast<std::int32_t>(position);
   }
   TERSEKV_HD void set_weight(Index slot, float weight) const { *View::weight_at(slot) = weight; }
-  TERSEKV_HD void set_key(Index slot, Index dim, float x) const {
+  /// One element, where elements stand for themselves; else a key or value is written as a whole.
+  TERSEKV_HD void set_key(Index slot, Index dim, float x) const requires(!Codec<KeyCodec>::scaled) {
     *View::key_at(slot, dim) = from_float<KeyCodec>(x);
   }
-  /// The same for a key that was computed: what the storage cannot hold becomes its largest number.
-  TERSEKV_HD void set_key_within(Index slot, Index dim, float x) const {
-    constexpr float most = Codec<KeyCodec>::max_magnitude;
-    set_key(slot, dim, x > most ? most : (x < -most ? -most : x));
-  }
-  TERSEKV_HD void set_value(Index slot, Index dim, float x) const {
+  TERSEKV_HD void set_value(Index slot, Index dim, float x) const
+      requires(!Codec<ValueCodec>::scaled) {
     *View::value_at(slot, dim) = from_float<ValueCodec>(x);
+  }
+#if defined(__CUDACC__)  // f may be the host's alone, where the host calls
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20013, 20014, 20015
+#endif
+  /// A whole key, f(dim) its elements; f may read the same element of the same key. By one lane:
+  /// parts of policies use a team's `write_key`. Scaled codecs overwrite the scratch's vector.
+  template <class F>
+  TERSEKV_HD void write_key(Index slot, F&& f) const {
+    if constexpr (Codec<KeyCodec>::scaled) {
+      for (Index j = 0; j < head_dim(); ++j) scratch_.vector[j] = f(j);
+      *View::key_scale_at(slot) = to_int8(scratch_.vector, head_dim(),
+                                          [&](Index j, KeyCodec x) { *View::key_at(slot, j) = x; });
+    } else {
+      for (Index j = 0; j < head_dim(); ++j) set_key(slot, j, f(j));
+    }
+  }
+  template <class F>
+  TERSEKV_HD void write_value(Index slot, F&& f) const {
+    if constexpr (Codec<ValueCodec>::scaled) {
+      for (Index j = 0; j < head_dim(); ++j) scratch_.vector[j] = f(j);
+      *View::value_scale_at(slot) =
+          to_int8(scratch_.vector, head_dim(),
+                  [&](Index j, ValueCodec x) { *View::value_at(slot, j) = x; });
+    } else {
+      for (Index j = 0; j < head_dim(); ++j) set_value(slot, j, f(j));
+    }
+  }
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+  /// A number that was computed, as a key can hold it: what is beyond becomes the largest.
+  TERSEKV_HD static float within_key(float x) {
+    constexpr float most = Codec<KeyCodec>::max_magnitude;
+    return x > most ? most : (x < -most ? -most : x);
   }
 
   /// Everything of entry `from` into slot `to`, whose content is lost. O(head_dim).
   TERSEKV_HD void copy_entry(Index from, Index to) const {
-    for (Index j = 0; j < head_dim(); ++j) *View::key_at(to, j) = *View::key_at(from, j);
-    for (Index j = 0; j < head_dim(); ++j) *View::value_at(to, j) = *View::value_at(from, j);
+    // Keys lie a page apart, dimension by dimension. What a store might change is read but once.
+    constexpr Index key_pack = Codec<KeyCodec>::pack, value_pack = Codec<ValueCodec>::pack;
+    const Index dims = head_dim(), key_step = View::page_size() * key_pack;
+    const KeyCodec* key = View::key_at(from, 0);
+    KeyCodec* new_key = View::key_at(to, 0);
+    for (Index j = 0; j < dims; j += key_pack, key += key_step, new_key += key_step) {
+      for (Index b = 0; b < key_pack; ++b) new_key[b] = key[b];
+    }
+    const ValueCodec* value = View::value_at(from, 0);
+    ValueCodec* new_value = View::value_at(to, 0);
+    for (Index j = 0; j < dims; ++j) new_value[j * value_pack] = value[j * value_pack];
     copy_columns(from, to);
   }
   /// Element `dim` of the key and of the value of entry `from` into those of slot `to`.
@@ -76,6 +117,10 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   }
   /// All of an entry but its key and value.
   TERSEKV_HD void copy_columns(Index from, Index to) const {
+    if constexpr (Codec<KeyCodec>::scaled) *View::key_scale_at(to) = *View::key_scale_at(from);
+    if constexpr (Codec<ValueCodec>::scaled) {
+      *View::value_scale_at(to) = *View::value_scale_at(from);
+    }
     if (View::layout().has_weights) *View::weight_at(to) = *View::weight_at(from);
     *View::position_at(to) = *View::position_at(from);
     for (Index c = 0; c < View::layout().statistics; ++c) {
@@ -85,6 +130,10 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   TERSEKV_HD void swap_entries(Index a, Index b) const {
     for (Index j = 0; j < head_dim(); ++j) swap(*View::key_at(a, j), *View::key_at(b, j));
     for (Index j = 0; j < head_dim(); ++j) swap(*View::value_at(a, j), *View::value_at(b, j));
+    if constexpr (Codec<KeyCodec>::scaled) swap(*View::key_scale_at(a), *View::key_scale_at(b));
+    if constexpr (Codec<ValueCodec>::scaled) {
+      swap(*View::value_scale_at(a), *View::value_scale_at(b));
+    }
     if (View::layout().has_weights) swap(*View::weight_at(a), *View::weight_at(b));
     swap(*View::position_at(a), *View::position_at(b));
     for (Index c = 0; c < View::layout().statistics; ++c) {

@@ -145,8 +145,8 @@ class HeadStore {
     Index held = 0;
     for (Index h = 0; h < heads(); ++h) {
       const Index n = states_[at(h)].length;
-      usage.keys += n * layout_.head_dim * layout_.key_bytes;
-      usage.values += n * layout_.head_dim * layout_.value_bytes;
+      usage.keys += n * layout_.key_bytes;
+      usage.values += n * layout_.value_bytes;
       usage.weights += layout_.has_weights ? 4 * n : 0;
       usage.positions += 4 * n;
       usage.statistics += 4 * n * layout_.statistics;
@@ -189,7 +189,7 @@ struct CacheAccess {
   /// After the store was filled from outside: what a call after it relies on.
   template <class Cache>
   static void filled(Cache& cache) {
-    cache.make_scratch(cache.store_.longest(0, cache.store_.heads()));
+    cache.workspaces_.reserve(cache.store_.longest(0, cache.store_.heads()));
   }
 };
 

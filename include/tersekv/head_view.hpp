@@ -8,6 +8,7 @@
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
 #include "tersekv/errors.hpp"
+#include "tersekv/int8.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/simd.hpp"
 
@@ -15,37 +16,49 @@ namespace tersekv {
 
 /// Where the columns of a page lie, in bytes from its start. A page holds `page_size` entries:
 ///
-///   keys        [head_dim, page_size]   KeyCodec; d-major, so that the logits of a page need no
-///                                       horizontal sums
-///   values      [page_size, head_dim]   ValueCodec
-///   weights     [page_size]             float, only if the policy merges
-///   positions   [page_size]             int32
-///   statistics  [statistics, page_size] 4 bytes each, the policy's
+///   keys          [head_dim, page_size]   KeyCodec; d-major, so that the logits of a page need no
+///                                         horizontal sums; Int8: [head_dim / 4 rounded up,
+///                                         page_size, 4]
+///   key scales    [page_size]             float, only if KeyCodec is scaled
+///   values        [page_size, head_dim]   ValueCodec; Int8: [page_size / 4, head_dim, 4]
+///   value scales  [page_size]             float, only if ValueCodec is scaled
+///   weights       [page_size]             float, only if the policy merges
+///   positions     [page_size]             int32
+///   statistics    [statistics, page_size] 4 bytes each, the policy's
 struct PageLayout {
   Index page_size = 0, head_dim = 0, statistics = 0;
   Index registers = 0;                   ///< the policy's numbers per head, beside the pages
   int shift = 0;                         ///< log2(page_size)
-  Index key_bytes = 0, value_bytes = 0;  ///< of one element
+  Index key_bytes = 0, value_bytes = 0;  ///< of one entry's, its scale included
   bool has_weights = false;
-  Index values_at = 0, weights_at = 0, positions_at = 0, statistics_at = 0, page_bytes = 0;
+  Index key_scales_at = 0, values_at = 0, value_scales_at = 0, weights_at = 0, positions_at = 0,
+        statistics_at = 0, page_bytes = 0;
 
-  PageLayout() = default;
-  PageLayout(Index entries, Index dim, Index bytes_of_key, Index bytes_of_value, bool weights,
-             Index columns, Index numbers)
-      : page_size(entries),
-        head_dim(dim),
-        statistics(columns),
-        registers(numbers),
-        key_bytes(bytes_of_key),
-        value_bytes(bytes_of_value),
-        has_weights(weights) {
-    while ((Index{1} << shift) < page_size) ++shift;
-    values_at = page_size * head_dim * key_bytes;
-    weights_at = values_at + page_size * head_dim * value_bytes;
-    positions_at = weights_at + (has_weights ? 4 * page_size : 0);
-    statistics_at = positions_at + 4 * page_size;
-    const Index end = statistics_at + 4 * page_size * statistics;
-    page_bytes = (end + 63) / 64 * 64;
+  PageLayout() = default;  // no aggregate: fields in parentheses would be taken in any order
+
+  template <class KeyCodec, class ValueCodec>
+  static PageLayout of(Index page_size, Index head_dim, bool has_weights, Index statistics,
+                       Index registers) {
+    PageLayout l;
+    l.page_size = page_size;
+    l.head_dim = head_dim;
+    l.statistics = statistics;
+    l.registers = registers;
+    while ((Index{1} << l.shift) < page_size) ++l.shift;
+    constexpr Index pack = Codec<KeyCodec>::pack;
+    const Index key = (head_dim + pack - 1) / pack * pack * Index{sizeof(KeyCodec)};
+    const Index value = head_dim * Index{sizeof(ValueCodec)};
+    l.key_bytes = key + (Codec<KeyCodec>::scaled ? 4 : 0);
+    l.value_bytes = value + (Codec<ValueCodec>::scaled ? 4 : 0);
+    l.has_weights = has_weights;
+    l.key_scales_at = page_size * key;
+    l.values_at = page_size * l.key_bytes;
+    l.value_scales_at = l.values_at + page_size * value;
+    l.weights_at = l.values_at + page_size * l.value_bytes;
+    l.positions_at = l.weights_at + (has_weights ? 4 * page_size : 0);
+    l.statistics_at = l.positions_at + 4 * page_size;
+    l.page_bytes = (l.statistics_at + 4 * page_size * statistics + 63) / 64 * 64;
+    return l;
   }
   /// Of weights, positions and statistics.
   TERSEKV_HD Index column_bytes() const { return page_bytes - weights_at; }
@@ -89,7 +102,8 @@ struct PageSlot {
 /// One KV head's entries, to be read: a reference, cheap to copy, that gives floats whatever the
 /// storage. Slots [0, length) are live, in no particular order.
 ///
-/// An engine's own attention kernel reads `key_page`, `value_page` and `weight`; its logits are
+/// An engine's own attention kernel reads `key_page`, `value_page`, the scales of both where codecs
+/// are scaled, and `weight`; its logits are
 /// scale <q, k_i> + alpha ln w_i, with the policy's `alpha()`.
 ///
 /// A slot is an Index or a PageSlot.
@@ -134,10 +148,18 @@ class HeadView {
   TERSEKV_HD float weight(Slot slot) const {
     return layout_->has_weights ? *weight_at(slot) : 1.0f;
   }
-  TERSEKV_HD float key(Index slot, Index dim) const { return to_float(*key_at(slot, dim)); }
-  TERSEKV_HD float value(Index slot, Index dim) const { return to_float(*value_at(slot, dim)); }
+  TERSEKV_HD float key(Index slot, Index dim) const {
+    const float stored = to_float(*key_at(slot, dim));
+    if constexpr (Codec<KeyCodec>::scaled) return stored * *key_scale_at(slot);
+    return stored;
+  }
+  TERSEKV_HD float value(Index slot, Index dim) const {
+    const float stored = to_float(*value_at(slot, dim));
+    if constexpr (Codec<ValueCodec>::scaled) return stored * *value_scale_at(slot);
+    return stored;
+  }
 
-  /// Page `index` of the keys, [head_dim, page_size], and of the values, [page_size, head_dim].
+  /// Page `index` of the keys and of the values, laid out as `PageLayout` says.
   /// Slot i is entry i % page_size of page i / page_size; what lies beyond the last live slot is
   /// arbitrary.
   TERSEKV_HD const KeyCodec* key_page(Index index) const {
@@ -145,6 +167,14 @@ class HeadView {
   }
   TERSEKV_HD const ValueCodec* value_page(Index index) const {
     return reinterpret_cast<const ValueCodec*>(pages_[index] + layout_->values_at);
+  }
+
+  /// The scales of the page's keys and values, [page_size]; only for codecs that are scaled.
+  TERSEKV_HD const float* key_scale_page(Index index) const requires(Codec<KeyCodec>::scaled) {
+    return reinterpret_cast<const float*>(pages_[index] + layout_->key_scales_at);
+  }
+  TERSEKV_HD const float* value_scale_page(Index index) const requires(Codec<ValueCodec>::scaled) {
+    return reinterpret_cast<const float*>(pages_[index] + layout_->value_scales_at);
   }
 
   /// The weights of page `index`, [page_size]; only where the policy merges.
@@ -211,12 +241,22 @@ class HeadView {
   }
   TERSEKV_HD KeyCodec* key_at(Index slot, Index dim) const {
     check(dim, layout_->head_dim, "an element below head_dim");
-    return reinterpret_cast<KeyCodec*>(page_of(slot)) + dim * layout_->page_size + in_page(slot);
+    constexpr Index pack = Codec<KeyCodec>::pack;
+    const Index at = (dim / pack * layout_->page_size + in_page(slot)) * pack + dim % pack;
+    return reinterpret_cast<KeyCodec*>(page_of(slot)) + at;
   }
   TERSEKV_HD ValueCodec* value_at(Index slot, Index dim) const {
     check(dim, layout_->head_dim, "an element below head_dim");
+    constexpr Index pack = Codec<ValueCodec>::pack;
+    const Index i = in_page(slot);
     return reinterpret_cast<ValueCodec*>(page_of(slot) + layout_->values_at) +
-           in_page(slot) * layout_->head_dim + dim;
+           (i / pack * layout_->head_dim + dim) * pack + i % pack;
+  }
+  TERSEKV_HD float* key_scale_at(Index slot) const {
+    return column_at<float>(layout_->key_scales_at, slot);
+  }
+  TERSEKV_HD float* value_scale_at(Index slot) const {
+    return column_at<float>(layout_->value_scales_at, slot);
   }
   TERSEKV_HD const PageLayout& layout() const { return *layout_; }
   TERSEKV_HD HeadState& mutable_state() const { return *state_; }

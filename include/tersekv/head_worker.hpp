@@ -30,10 +30,8 @@ class HeadWorker {
     state.length += tokens;
     for (Index t = 0; t < tokens; ++t) {
       const Index slot = first + t;
-      for (Index j = 0; j < head_.head_dim(); ++j) {
-        head_.set_key(slot, j, to_float(k(t, kv_head_, j)));
-        head_.set_value(slot, j, to_float(v(t, kv_head_, j)));
-      }
+      head_.write_key(slot, [&](Index j) { return to_float(k(t, kv_head_, j)); });
+      head_.write_value(slot, [&](Index j) { return to_float(v(t, kv_head_, j)); });
       head_.set_position(slot, state.seen + t);
       if constexpr (PolicyType::uses_weights) head_.set_weight(slot, 1.0f);
       head_.clear_statistics(slot);
@@ -54,10 +52,9 @@ class HeadWorker {
     if (outputs.rows.data == nullptr) return attend_rows(q, 0, q.tokens, 0, out, outputs.lse);
     for (Index r = 0; r < q.tokens; ++r) {
       AttentionRequest request = request_for(q, r, 1);
-      request.attention = space_.attention();
+      request.attention = outputs.rows.row(r, kv_head_);
       tersekv::attend(head_, request, space_.attention_buffers());
       write(request, r, out, outputs.lse);
-      std::copy_n(request.attention, request.visible, outputs.rows.row(r, kv_head_));
     }
   }
 

@@ -9,12 +9,12 @@ namespace tersekv {
 /// the statistics: the square of the cosine, with the cosine's sign, which orders entries as the
 /// cosine does and needs no root. A zero key, or one below 1e-15, is similar to nothing (0). Equal
 /// keys are exactly as similar as can be (1), and a pair's similarity is the same bits from either
-/// side.
+/// side (up to rounding where keys are stored with a scale).
 struct KeyNorms {
   Index column = 0;  ///< |k|^2
 
   /// Recomputes the norm of a key that is new or changed, by the code that works out the products
-  /// it will be compared with. O(page_size head_dim).
+  /// it will be compared with. O(head_dim).
   template <class Team, class Head>
   TERSEKV_HD void update(Team& team, const Head& head, Index slot) const {
     const float square = team.dot_one(head, slot, key_of(team, head, slot), head.scratch().floats);

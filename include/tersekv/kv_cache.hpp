@@ -35,7 +35,7 @@ namespace tersekv {
 /// pool. Deterministic: the same bits whatever the executor. A call that throws leaves the cache as
 /// it was: std::invalid_argument for bad arguments, std::length_error beyond 2^31 - 1 tokens,
 /// std::bad_alloc. All calls are synchronous. At its budget a cache allocates nothing.
-template <class PolicyType, Element KeyCodec = float, Element ValueCodec = KeyCodec,
+template <class PolicyType, StoredElement KeyCodec = float, StoredElement ValueCodec = KeyCodec,
           class Executor = SerialExecutor>
 class KVCache {
   static_assert(CachePolicy<PolicyType>,
@@ -61,7 +61,7 @@ class KVCache {
   KVCache clone() const {
     KVCache copy(config_, policy_, shared_pool_, executor_, store_.pool().resource());
     copy.store_.copy(store_);
-    copy.make_scratch(store_.longest(0, store_.heads()));
+    copy.workspaces_.reserve(store_.longest(0, store_.heads()));
     return copy;
   }
 
@@ -195,8 +195,7 @@ class KVCache {
   /// memory for the smaller scratch first; where that is refused, std::bad_alloc, some of it stays
   /// large.
   void trim() {
-    workspaces_.shrink(store_.longest(0, store_.heads()), config_.page_size, shape_,
-                       PolicyType::observes, PolicyType::uses_weights);
+    workspaces_.shrink(store_.longest(0, store_.heads()));
     if (shared_pool_ == nullptr) store_.pool().trim();
   }
 
@@ -216,7 +215,8 @@ class KVCache {
     return store_.view(index_of(sequence, kv_head), shape_);
   }
   /// The head as a policy's bodies get it, but without scratch: for those who run `observe` and
-  /// `score` themselves (an engine whose kernel hands over logits, a measurement).
+  /// `score` themselves (an engine whose kernel hands over logits, a measurement). Not to
+  /// write scaled keys or values with: that takes scratch.
   HeadType mutable_head(Index sequence, Index kv_head) {
     state(sequence, kv_head);
     return store_.head(index_of(sequence, kv_head), shape_, {});
@@ -266,11 +266,14 @@ class KVCache {
         shape_(checked_shape(config_, policy_, executor_.workers())),
         shared_pool_(shared),
         store_(config.num_sequences * config.num_kv_heads,
-               PageLayout(config.page_size, config.head_dim, sizeof(KeyCodec), sizeof(ValueCodec),
-                          PolicyType::uses_weights, policy_.statistics(shape_),
-                          policy_.registers(shape_)),
+               PageLayout::of<KeyCodec, ValueCodec>(
+                   config.page_size, config.head_dim, PolicyType::uses_weights,
+                   policy_.statistics(shape_), policy_.registers(shape_)),
                shared, resource),
-        workspaces_(executor_.workers(), resource) {
+        workspaces_(
+            executor_.workers(),
+            detail::WorkspaceForm::of<PolicyType, KeyCodec, ValueCodec>(config.page_size, shape_),
+            resource) {
     for (Index h = 0; h < store_.heads(); ++h) {
       store_.state(h).budget = config.budget.of(h % config.num_kv_heads);
     }
@@ -359,12 +362,7 @@ class KVCache {
       store_.reserve(index_of(sequence, h), entries);
       most_entries = std::max(most_entries, entries);
     }
-    make_scratch(most_entries);
-  }
-  /// Scratch for heads of up to `entries` entries.
-  void make_scratch(Index entries) {
-    workspaces_.reserve(entries, config_.page_size, shape_, PolicyType::observes,
-                        PolicyType::uses_weights);
+    workspaces_.reserve(most_entries);
   }
   Index longest(Index sequence) const {
     return store_.longest(index_of(sequence, 0), config_.num_kv_heads);

@@ -59,8 +59,9 @@ TERSEKV_HD inline float log_of(float x) {
   p = p * z + 0.20001227f;
   p = p * z - 0.25000823f;
   p = p * z + 0.33333331f;
-  const float square = z * z;
-  return static_cast<float>(n) * 0.693147181f + (p * z * square - 0.5f * square + z);
+  // One product to an addition: of two, scalar and vector code might fuse either with it.
+  const float most = z * z * (p * z - 0.5f) + z;
+  return static_cast<float>(n) * 0.693147181f + most;
 }
 
 /// 1 - e^x for x in [-87, 0], relative error below 4e-7.

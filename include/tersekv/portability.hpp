@@ -12,6 +12,15 @@
 #define TERSEKV_HD
 #endif
 
+/// Before a loop of the host over arrays that should stay in registers.
+#if defined(__CUDACC__)
+#define TERSEKV_HOST_UNROLL
+#elif defined(__clang__)
+#define TERSEKV_HOST_UNROLL _Pragma("unroll")
+#else
+#define TERSEKV_HOST_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace tersekv::detail {
 
 /// std::bit_cast that a CUDA team may call.
@@ -23,14 +32,25 @@ TERSEKV_HD To bit_copy(From from) {
   return to;
 }
 
+// Whether the compiler may reorder sums (`-ffast-math`).
+#if (defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)) && !defined(__CUDA_ARCH__)
+#define TERSEKV_REORDERS_SUMS 1
+#else
+#define TERSEKV_REORDERS_SUMS 0
+#endif
+
 /// x, not to be mixed by `-ffast-math` with what it is added to: for sums whose order is the point.
+/// Numbers only: g++ takes vectors apart for its barrier, so elsewhere there is none, and loops
+/// around it are vectorised.
 template <class T>
 TERSEKV_HD T keep_order(T x) {
 #if defined(__CUDA_ARCH__)
   return x;
 #elif defined(__clang__) && (defined(__x86_64__) || defined(__i386__))
-  return __arithmetic_fence(x);  // clang knows it elsewhere, too, but cannot compile it
-#elif defined(__GNUC__) && !defined(__clang__)
+  // Costs nothing, so always: clang says by no macro whether it may reorder sums and no more. It
+  // knows the fence elsewhere, too, but cannot compile it.
+  return __arithmetic_fence(x);
+#elif defined(__GNUC__) && !defined(__clang__) && TERSEKV_REORDERS_SUMS
   return __builtin_assoc_barrier(x);
 #else
   return x;
@@ -41,7 +61,7 @@ TERSEKV_HD T keep_order(T x) {
 /// do so otherwise in vectors than in the loop's tail, and a number's bits would depend on its
 /// place.
 TERSEKV_HD inline void one_by_one() {
-#if (defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)) && !defined(__CUDA_ARCH__)
+#if TERSEKV_REORDERS_SUMS
   asm volatile("");
 #endif
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include "tersekv/config.hpp"
 #include "tersekv/errors.hpp"
 #include "tersekv/portability.hpp"
@@ -44,10 +46,18 @@ struct Protection {
   /// Whether the entry in `slot` may leave, given the budget of its head.
   template <class Head, class Slot>
   TERSEKV_HD bool allows(const Head& head, Slot slot, Index recent_entries) const {
-    const Index position = head.position(slot);
-    // Without branches: this runs for every entry of every step.
-    return (slot >= head.state().pinned) & (position >= sinks) &
-           (position < head.tokens_seen() - recent_entries);
+    // Without branches and in 32 bits, as this runs for every entry of every step: no position or
+    // slot needs more.
+    const std::int32_t position = narrow(head.position(slot));
+    return (narrow(Index{slot}) >= narrow(head.state().pinned)) & (position >= clamped(sinks)) &
+           (position < clamped(head.tokens_seen() - recent_entries));
+  }
+
+ private:
+  TERSEKV_HD static std::int32_t narrow(Index x) { return static_cast<std::int32_t>(x); }
+  /// A bound that leaves the same positions on either side.
+  TERSEKV_HD static std::int32_t clamped(Index x) {
+    return narrow(x < 0 ? 0 : (x > kMostTokens ? kMostTokens : x));
   }
 };
 

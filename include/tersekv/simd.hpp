@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__AVX__)
 #include <immintrin.h>
@@ -83,6 +84,43 @@ inline Floats load(const Half* p) {
 #endif
 }
 
+/// Vectors vectors of elements from p on, in an order of its own: of two vectors of BFloat16, the
+/// first takes every other number and the second those between, which costs one operation each.
+/// `in_order` is the way back, for what was worked out from them.
+template <int Vectors, class T>
+inline void load_spread(const T* p, Floats* to) {
+  constexpr int pairs = std::is_same_v<T, BFloat16> ? Vectors / 2 : 0;
+  for (int v = 0; v < 2 * pairs; v += 2) {
+    Ints both;
+    std::memcpy(&both, p + v * kLanes, sizeof both);
+    to[v] = std::bit_cast<Floats>(both << 16);
+    to[v + 1] = std::bit_cast<Floats>(both & static_cast<std::int32_t>(0xffff0000u));
+  }
+  for (int v = 2 * pairs; v < Vectors; ++v) to[v] = load(p + v * kLanes);
+}
+template <int Vectors, class T>
+inline void in_order(Floats* v) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    for (int i = 0; i + 2 <= Vectors; i += 2) {
+      const Floats a = v[i], b = v[i + 1];
+#define TERSEKV_TWO(lane) lane, lane + kLanes, lane + 1, lane + 1 + kLanes
+#if defined(__AVX512F__)
+      v[i] = __builtin_shufflevector(a, b, TERSEKV_TWO(0), TERSEKV_TWO(2), TERSEKV_TWO(4),
+                                     TERSEKV_TWO(6));
+      v[i + 1] = __builtin_shufflevector(a, b, TERSEKV_TWO(8), TERSEKV_TWO(10), TERSEKV_TWO(12),
+                                         TERSEKV_TWO(14));
+#elif defined(__AVX__)
+      v[i] = __builtin_shufflevector(a, b, TERSEKV_TWO(0), TERSEKV_TWO(2));
+      v[i + 1] = __builtin_shufflevector(a, b, TERSEKV_TWO(4), TERSEKV_TWO(6));
+#else
+      v[i] = __builtin_shufflevector(a, b, TERSEKV_TWO(0));
+      v[i + 1] = __builtin_shufflevector(a, b, TERSEKV_TWO(2));
+#endif
+#undef TERSEKV_TWO
+    }
+  }
+}
+
 /// Asks for the memory of Vectors vectors of elements from p on, which may be anywhere, to come
 /// into the second-level cache: more of such requests can be under way than there are for the first
 /// level.
@@ -114,7 +152,28 @@ inline Floats max(Floats a, Floats b) {
 #endif
 }
 
-inline Floats min(Floats a, Floats b) { return -max(-a, -b); }
+inline Floats min(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Floats>(
+      _mm512_maskz_min_ps(0xffff, std::bit_cast<__m512>(a), std::bit_cast<__m512>(b)));
+#elif defined(__AVX__)
+  return std::bit_cast<Floats>(_mm256_min_ps(std::bit_cast<__m256>(a), std::bit_cast<__m256>(b)));
+#else
+  return a < b ? a : b;
+#endif
+}
+
+/// As detail::keep_order, for vectors, which stay in their registers.
+inline Floats keep_order(Floats v) {
+#if TERSEKV_REORDERS_SUMS && !defined(__clang__) && defined(__x86_64__)
+  asm("" : "+v"(v));
+#elif TERSEKV_REORDERS_SUMS && !defined(__clang__) && defined(__aarch64__)
+  asm("" : "+w"(v));
+#else
+  v = detail::keep_order(v);
+#endif
+  return v;
+}
 
 /// The whole numbers nearest to x, whatever its size.
 inline Floats round(Floats x) {
@@ -134,6 +193,63 @@ inline Floats round(Floats x) {
   n += (t < __builtin_convertvector(n, Floats));  // a true comparison is -1
   return ((x < large) & (x > -large)) ? __builtin_convertvector(n, Floats) : x;
 #endif
+}
+
+/// 4 * kLanes bytes, four to a lane.
+inline Ints load_bytes(const void* p) {
+  Ints bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  return bytes;
+}
+/// The same four bytes in every lane.
+inline Ints broadcast_bytes(const void* p) {
+  std::int32_t four;
+  std::memcpy(&four, p, sizeof four);
+  return std::bit_cast<Ints>(broadcast(std::bit_cast<float>(four)));
+}
+
+/// Lane by lane a_low b_low + a_high b_high, of two signed 16-bit numbers each.
+inline Ints dot2(Ints a, Ints b) {
+#if defined(__AVX512BW__)
+  return std::bit_cast<Ints>(
+      _mm512_madd_epi16(std::bit_cast<__m512i>(a), std::bit_cast<__m512i>(b)));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return std::bit_cast<Ints>(
+      _mm256_madd_epi16(std::bit_cast<__m256i>(a), std::bit_cast<__m256i>(b)));
+#else
+  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+/// sums + the products of a lane's four bytes, of `a` unsigned, of `b` signed.
+inline Ints dot4(Ints sums, Ints a, Ints b) {
+#if defined(__AVX512VNNI__)
+  return std::bit_cast<Ints>(_mm512_dpbusd_epi32(
+      std::bit_cast<__m512i>(sums), std::bit_cast<__m512i>(a), std::bit_cast<__m512i>(b)));
+#else
+  using Shorts = std::int16_t __attribute__((vector_size(4 * kLanes)));
+  const auto even = std::bit_cast<Shorts>(b) << 8 >> 8, odd = std::bit_cast<Shorts>(b) >> 8;
+  return sums + dot2(a & 0x00ff00ff, std::bit_cast<Ints>(even)) +
+         dot2(a >> 8 & 0x00ff00ff, std::bit_cast<Ints>(odd));
+#endif
+}
+
+/// Of each four lanes: their lowest bytes, in one lane, their second ones, and so on.
+inline Ints transpose_bytes(Ints x) {
+  using Bytes = std::int8_t __attribute__((vector_size(4 * kLanes)));
+  const auto b = std::bit_cast<Bytes>(x);
+#define TERSEKV_FOUR(i)                                                                      \
+  i, i + 4, i + 8, i + 12, i + 1, i + 5, i + 9, i + 13, i + 2, i + 6, i + 10, i + 14, i + 3, \
+      i + 7, i + 11, i + 15
+#if defined(__AVX512F__)
+  return std::bit_cast<Ints>(__builtin_shufflevector(b, b, TERSEKV_FOUR(0), TERSEKV_FOUR(16),
+                                                     TERSEKV_FOUR(32), TERSEKV_FOUR(48)));
+#elif defined(__AVX__)
+  return std::bit_cast<Ints>(__builtin_shufflevector(b, b, TERSEKV_FOUR(0), TERSEKV_FOUR(16)));
+#else
+  return std::bit_cast<Ints>(__builtin_shufflevector(b, b, TERSEKV_FOUR(0)));
+#endif
+#undef TERSEKV_FOUR
 }
 
 using Quad = float __attribute__((vector_size(16)));
@@ -173,6 +289,19 @@ inline float max(Floats v) {
 
 inline float min(Floats v) { return -max(-v); }
 
+/// Whether any lane of v is x.
+inline bool any_equal(Floats v, float x) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(std::bit_cast<__m512>(v), _mm512_set1_ps(x), _CMP_EQ_OQ) != 0;
+#elif defined(__AVX__)
+  const __m256 equal = _mm256_cmp_ps(std::bit_cast<__m256>(v), _mm256_set1_ps(x), _CMP_EQ_OQ);
+  return _mm256_movemask_ps(equal) != 0;
+#else
+  const Ints equal = v == broadcast(x);
+  return ((equal[0] | equal[1]) | (equal[2] | equal[3])) != 0;
+#endif
+}
+
 /// The power of two that is nearest to e^x, as its logarithm.
 inline Floats power_of(Floats x) { return round(x * 1.44269504088896341f); }
 
@@ -183,7 +312,7 @@ inline Floats exp_over(Floats x, Floats k) {
   // x = n ln 2 + r with |r| <= ln(2)/2; beyond 2^20 or so, where floats are too far apart for that,
   // any such r will do.
   const Floats n = power_of(x);
-  Floats r = detail::keep_order(x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Floats r = keep_order(x - n * 0.693359375f) + n * 2.12194440e-4f;
   r = max(min(r, broadcast(0.35f)), broadcast(-0.35f));
   Floats p = r * (1.0f / 5040) + 1.0f / 720;  // as detail::exp_of_small
   p = p * r + 1.0f / 120;

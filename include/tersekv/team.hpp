@@ -7,6 +7,7 @@
 
 #include "tersekv/attention.hpp"
 #include "tersekv/config.hpp"
+#include "tersekv/key_products.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/simd.hpp"
 
@@ -65,25 +66,26 @@ class SerialTeam {
     alignas(64) float keys[kBlock];
     Index best = -1;
     float best_key = barred;
-    for_each_page(head, n, [&](PageSlot slot, Index count) {
-      for (Index start = 0; start < count; start += kBlock) {
-        const Index size = std::min(Index{kBlock}, count - start);
-        PageSlot at = slot;
-        at.in_page += start;
-        for (Index i = 0; i < size; ++i, ++at.in_page) {
-          keys[i] = detail::choose(eligible(at), key(at), barred);
+    for (Index first = 0; first < n; first += kBlock) {
+      const Index size = std::min(Index{kBlock}, n - first);
+      for_each_run(head, first, size, n, [&](PageSlot slot, Index count) {
+        float* run = keys + (slot - first);
+        for (Index i = 0; i < count; ++i, ++slot.in_page) {
+          run[i] = detail::choose(eligible(slot), key(slot), barred);
         }
-        for (Index i = size; i < padded_dim(size); ++i) keys[i] = barred;
-        const float low = lowest(keys, size);
-        if (low > best_key || low == barred) continue;
-        at.in_page = slot.in_page + start;
-        for (Index i = 0; i < size; ++i, ++at.in_page) {
+      });
+      for (Index i = size; i < padded_dim(size); ++i) keys[i] = barred;
+      const float low = lowest(keys, size);
+      if (low > best_key || low == barred) continue;
+      for (Index from = 0; from < size; from += simd::kLanes) {
+        if (!simd::any_equal(simd::load(keys + from), low)) continue;
+        for (Index i = from; i < std::min(from + simd::kLanes, size); ++i) {
           if (keys[i] != low) continue;
-          if (low < best_key || position(at) < position(best)) best = at;
+          if (low < best_key || position(first + i) < position(best)) best = first + i;
           best_key = low;
         }
       }
-    });
+    }
     if (best >= 0) return best;
     for (Index i = 0; i < n; ++i) {  // nobody, or only keys as high as a float goes
       if (eligible(i) && (best < 0 || position(i) < position(best))) best = i;
@@ -150,6 +152,17 @@ class SerialTeam {
     for (Index a = 0; a < n; ++a) head.copy_entry(from[a], to[a]);
   }
 
+  /// The key, or value, of `slot`: f(dim) its elements. f may read the same element of the same
+  /// entry, and entries that are not written. O(head_dim).
+  template <class Head, class F>
+  TERSEKV_HD void write_key(const Head& head, Index slot, F&& f) const {
+    head.write_key(slot, f);
+  }
+  template <class Head, class F>
+  TERSEKV_HD void write_value(const Head& head, Index slot, F&& f) const {
+    head.write_value(slot, f);
+  }
+
   /// out[i] = <key of slot i, vector> for i in [0, n); `out` has room for n rounded up to whole
   /// pages. One pass over the keys, O(n head_dim).
   template <class Head>
@@ -158,28 +171,39 @@ class SerialTeam {
   }
 
   /// <key of `slot`, vector>, the same bits as from `dot`. Overwrites out[i] for the slots of its
-  /// page. O(page_size head_dim).
+  /// page. O(head_dim).
   template <class Head>
   TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
-    const Index first = slot - slot % head.page_size();
+    const Index first = product_run_start(head.page_size(), slot);
     key_products(head, first, slot + 1, vector, 1.0f, out);
     return out[slot];
   }
 
  private:
-  static constexpr Index kBlock = 256;
+  static constexpr Index kBlock = 256;  // entries whose keys are looked at together
   /// Heads of so many entries are no longer in the second-level cache when the policy comes to
   /// them.
   static constexpr Index kFarEntries = 2048;
 
-  /// f(first slot, how many) for the pages that hold slots [0, n). Asks ahead for columns.
+  /// f(first slot, how many) for the pages that hold slots [0, n).
   template <class Head, class F>
   static void for_each_page(const Head& head, Index n, F&& f) {
+    for_each_run(head, 0, n, n, f);
+  }
+  /// f(first slot, how many) for the parts of pages that hold the `size` slots from `first` on, of
+  /// n that will be asked for. Asks ahead for columns.
+  template <class Head, class F>
+  static void for_each_run(const Head& head, Index first, Index size, Index n, F&& f) {
     const Index page = head.page_size();
-    for (Index start = 0; start < n; start += page) {
+    Index index = first / page, skip = first % page;
+    for (Index left = size; left > 0; ++index, skip = 0) {
       // Columns are short and far apart: where there are many, the processor does not guess them.
-      if (n >= kFarEntries && start + 4 * page < n) head.ask_for_columns(start / page + 4);
-      f(head.page_slot(start / page), std::min(page, n - start));
+      if (n >= kFarEntries && (index + 4) * page < n) head.ask_for_columns(index + 4);
+      PageSlot slot = head.page_slot(index);
+      slot.in_page = skip;
+      const Index count = std::min(page - skip, left);
+      f(slot, count);
+      left -= count;
     }
   }
 

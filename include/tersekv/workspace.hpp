@@ -12,6 +12,24 @@
 
 namespace tersekv::detail {
 
+/// What the buffers of a worker depend on, beside the entries of a head.
+struct WorkspaceForm {
+  Index page_size = 0;
+  Shape shape;
+  Observes observes = Observes::nothing;
+  bool has_weights = false;
+  bool has_bytes = false;  ///< keys or values are of a scaled codec
+
+  template <class PolicyType, class KeyCodec, class ValueCodec>
+  static WorkspaceForm of(Index page_size, const Shape& shape) {
+    return {page_size, shape, PolicyType::observes, PolicyType::uses_weights,
+            Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled};
+  }
+  Index whole_pages(Index entries) const {
+    return (entries + page_size - 1) / page_size * page_size;
+  }
+};
+
 /// The scratch memory of one worker: one block of four-byte numbers, cut into the buffers a head of
 /// at most `entries` entries needs.
 class Workspace {
@@ -21,14 +39,13 @@ class Workspace {
   /// Whether there is room for heads of `entries` entries already.
   bool fits(Index entries) const { return entries <= entries_; }
 
-  /// Cut anew for heads of at most `entries` entries, whole pages. Throws std::bad_alloc, and is
+  /// Cut anew for heads of at most `entries` entries. Throws std::bad_alloc, and is
   /// then as before.
-  void resize(Index entries, Index page_size, const Shape& shape, Observes observes,
-              bool has_weights) {
+  void resize(Index entries, const WorkspaceForm& form) {
     Workspace other(block_.get_allocator().resource());
-    other.cut(nullptr, entries, page_size, shape, observes, has_weights);
+    other.cut(nullptr, form.whole_pages(entries), form);
     other.block_.resize(static_cast<std::size_t>(other.used_));
-    other.cut(other.block_.data(), entries, page_size, shape, observes, has_weights);
+    other.cut(other.block_.data(), form.whole_pages(entries), form);
     *this = std::move(other);  // same resource: the block moves, its address stays
   }
 
@@ -44,8 +61,7 @@ class Workspace {
   float* raw_logits() const { return raw_; }       ///< [group_size, entries] or null
 
  private:
-  void cut(float* block, Index entries, Index page_size, const Shape& shape, Observes observes,
-           bool has_weights) {
+  void cut(float* block, Index entries, const WorkspaceForm& form) {
     entries_ = entries;
     used_ = 0;
     const auto take = [&](Index n, bool wanted = true) -> float* {
@@ -54,21 +70,24 @@ class Workspace {
       used_ += (n + 15) / 16 * 16;  // no two buffers share a cache line's worth
       return part;
     };
-    const Index group = shape.group_size, dim = shape.head_dim;
-    const Index rows = tokens_at_once(group) * group, tile = tile_entries(page_size);
+    const Index group = form.shape.group_size, dim = form.shape.head_dim;
+    const Index rows = tokens_at_once(group) * group, tile = tile_entries(form.page_size);
     AttentionBuffers& a = attention_buffers_;
     a.stride = entries;
     a.tile = take(rows * tile);
     a.kept = take(group * entries);
     a.powers = take(group * (entries / tile));
-    a.bias = take(tile, has_weights);
+    a.bias = take(tile, form.has_weights);
     a.sums = take(2 * rows * padded_dim(dim));
     a.state = take(4 * rows);
+    a.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
+    a.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
+    a.share_units = take(rows, form.has_bytes);
     query_ = take(rows * dim);
     out_ = take(rows * dim);
     lse_ = take(rows);
     attention_ = take(entries);
-    raw_ = take(group * entries, observes == Observes::logits);
+    raw_ = take(group * entries, form.observes == Observes::logits);
     scratch_.floats = take(entries);
     scratch_.vector = take(dim);
     scratch_.slots = reinterpret_cast<std::int32_t*>(take(Scratch::kSlotLists * entries));
@@ -84,7 +103,8 @@ class Workspace {
 /// The workspaces of an executor's workers.
 class Workspaces {
  public:
-  Workspaces(int workers, std::pmr::memory_resource* resource) : each_(resource) {
+  Workspaces(int workers, const WorkspaceForm& form, std::pmr::memory_resource* resource)
+      : form_(form), each_(resource) {
     each_.reserve(static_cast<std::size_t>(workers));
     for (int w = 0; w < workers; ++w) each_.emplace_back(resource);
   }
@@ -93,21 +113,17 @@ class Workspaces {
 
   /// Room for heads of up to `entries` entries. Grows by half at least, so that a head which grows
   /// by one entry a step seldom allocates.
-  void reserve(Index entries, Index page_size, const Shape& shape, Observes observes,
-               bool has_weights) {
+  void reserve(Index entries) {
     for (Workspace& space : each_) {
       if (space.fits(entries)) continue;
       const Index wanted = std::max(entries, space.entries() + space.entries() / 2);
-      space.resize(whole_pages(wanted, page_size), page_size, shape, observes, has_weights);
+      space.resize(wanted, form_);
     }
   }
   /// No more room than for heads of up to `entries` entries. Where memory for one of the smaller
   /// workspaces is refused, those not yet replaced are as they were.
-  void shrink(Index entries, Index page_size, const Shape& shape, Observes observes,
-              bool has_weights) {
-    for (Workspace& space : each_) {
-      space.resize(whole_pages(entries, page_size), page_size, shape, observes, has_weights);
-    }
+  void shrink(Index entries) {
+    for (Workspace& space : each_) space.resize(entries, form_);
   }
 
   Index scratch_bytes() const {
@@ -120,10 +136,7 @@ class Workspaces {
   }
 
  private:
-  static Index whole_pages(Index entries, Index page_size) {
-    return (entries + page_size - 1) / page_size * page_size;
-  }
-
+  WorkspaceForm form_;
   std::pmr::vector<Workspace> each_;
 };
 

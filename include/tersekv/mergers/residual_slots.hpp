@@ -72,12 +72,15 @@ struct ResidualSlots : MergerBase {
         head, slots, [](Index) { return true; }, [&](Index r) { return products[r]; });
     const float total = head.weight(target) + head.weight(victim);
     // In this form the mean of equal keys is the same key, to the bit, whatever the compiler's
-    // flags.
+    // flags (with a scale: the same bytes).
     const float share = head.weight(victim) / total;
-    team.for_each(head.head_dim(), [&](Index j) {
-      const float k = head.key(target, j), v = head.value(target, j);
-      head.set_key(target, j, k + share * (head.key(victim, j) - k));
-      head.set_value(target, j, v + share * (head.value(victim, j) - v));
+    team.write_key(head, target, [&](Index j) {
+      const float k = head.key(target, j);
+      return k + share * (head.key(victim, j) - k);
+    });
+    team.write_value(head, target, [&](Index j) {
+      const float v = head.value(target, j);
+      return v + share * (head.value(victim, j) - v);
     });
     team.once([&] {
       head.set_weight(target, total);

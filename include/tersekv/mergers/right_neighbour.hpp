@@ -83,9 +83,8 @@ struct RightNeighbour : MergerBase {
     const float s_e = score(victim), s_n = score(target);
     const float total = s_e + s_n;
     const float share = total > 0 ? s_e / total : 0.5f;
-    team.for_each(head.head_dim(), [&](Index j) {
-      const float merged = share * head.value(victim, j) + (1 - share) * head.value(target, j);
-      head.set_value(target, j, merged);
+    team.write_value(head, target, [&](Index j) {
+      return share * head.value(victim, j) + (1 - share) * head.value(target, j);
     });
     team.once([&] { ++head.state().counts.merges; });
   }

@@ -43,7 +43,7 @@ struct ZipMerge : MergerBase {
       const Index victim = victims[a];
       const float* near = norms(column).similarities(team, head, victim);
       const Index target = team.argmax(
-          head, head.length(), [&](auto i) { return i != victim && eligible(i); },
+          head, head.length(), [&](auto i) { return (Index{i} != victim) & eligible(i); },
           [&](Index i) { return near[i]; });
       if (target < 0) {
         team.once([&] { ++head.state().counts.evictions; });
@@ -64,10 +64,12 @@ struct ZipMerge : MergerBase {
     const float small = ratio / (1.0f + ratio), large = 1.0f / (1.0f + ratio);
     const float share_e = lead > 0 ? small : large, share_c = lead > 0 ? large : small;
     const auto key = detail::merged_key(key_rule, head, scorer, victim, target, share_e, share_c);
-    team.for_each(head.head_dim(), [&](Index j) {
+    team.write_key(head, target, [&](Index j) {
       const float k = key.share_e * head.key(victim, j) + key.share_c * head.key(target, j);
-      head.set_key_within(target, j, k - key.along_query * scorer.mean_query(head, j));
-      head.set_value(target, j, share_e * head.value(victim, j) + share_c * head.value(target, j));
+      return head.within_key(k - key.along_query * scorer.mean_query(head, j));
+    });
+    team.write_value(head, target, [&](Index j) {
+      return share_e * head.value(victim, j) + share_c * head.value(target, j);
     });
     team.once([&] {
       scorer.merge(head, victim, target);

@@ -50,8 +50,9 @@ struct CacheSetup {
 
   static PageLayout layout(const CacheConfig& config, const PolicyType& policy,
                            const Shape& shape) {
-    return PageLayout(config.page_size, config.head_dim, sizeof(KeyCodec), sizeof(ValueCodec),
-                      PolicyType::uses_weights, policy.statistics(shape), policy.registers(shape));
+    return PageLayout::of<KeyCodec, ValueCodec>(config.page_size, config.head_dim,
+                                                PolicyType::uses_weights, policy.statistics(shape),
+                                                policy.registers(shape));
   }
 
   /// Of all heads, sequence by sequence.

@@ -171,8 +171,8 @@ class DeviceStore {
     Index held = 0;
     for (const HeadState& state : mirror_) {
       const Index n = state.length;
-      usage.keys += n * layout().head_dim * layout().key_bytes;
-      usage.values += n * layout().head_dim * layout().value_bytes;
+      usage.keys += n * layout().key_bytes;
+      usage.values += n * layout().value_bytes;
       usage.weights += layout().has_weights ? 4 * n : 0;
       usage.positions += 4 * n;
       usage.statistics += 4 * n * layout().statistics;

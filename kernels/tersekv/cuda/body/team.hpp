@@ -156,6 +156,15 @@ class BlockTeam {
     for_each(n, [&](Index a) { head.copy_columns(from[a], to[a]); });
   }
 
+  template <class Head, class F>
+  TERSEKV_HD void write_key(const Head& head, Index slot, F&& f) const {
+    for_each(head.head_dim(), [&](Index j) { head.set_key(slot, j, f(j)); });
+  }
+  template <class Head, class F>
+  TERSEKV_HD void write_value(const Head& head, Index slot, F&& f) const {
+    for_each(head.head_dim(), [&](Index j) { head.set_value(slot, j, f(j)); });
+  }
+
   template <class Head>
   TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
     for_each(n, [&](Index i) { out[i] = product(head, i, vector); });

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "tersekv/config.hpp"
+#include "tersekv/element.hpp"
+#include "tersekv/portability.hpp"
+
+namespace tersekv {
+
+/// A whole number from -127 to 127; times the scale that all elements of its key, or of its value,
+/// share, the number that is stored. Of storage only: a quarter of float's bytes, and 4 for a
+/// scale.
+/// In attention over such keys a query's elements count as multiples of 2^-23 of its largest.
+struct Int8 {
+  std::int8_t bits = 0;
+};
+
+TERSEKV_HD inline float to_float(Int8 x) { return static_cast<float>(x.bits); }
+
+template <>
+struct Codec<Int8> {
+  static constexpr const char* name = "int8";
+  static constexpr bool scaled = true;
+  static constexpr Index pack = 4;  // what processors multiply and add up at once
+  static constexpr float max_magnitude = kMaxMagnitude;
+};
+
+/// Rounds row[0, n), calls store(j, rounded) for each and returns their scale, max |row| / 127:
+/// every element is off by half of it at most. But a row of numbers below 1e-27 becomes zeros.
+/// O(n).
+template <class Store>
+TERSEKV_HD float to_int8(const float* row, Index n, Store&& store) {
+  float most = 0;
+  for (Index j = 0; j < n; ++j) {
+    const float magnitude = row[j] < 0 ? -row[j] : row[j];
+    most = magnitude > most ? magnitude : most;
+  }
+  const float inverse = most < 1e-27f ? 0.0f : 127.0f / most;
+  for (Index j = 0; j < n; ++j) {
+    const float x = row[j] * inverse;
+    store(j, Int8{static_cast<std::int8_t>(x + (x < 0 ? -0.5f : 0.5f))});
+  }
+  return inverse == 0.0f ? 0.0f : most / 127.0f;
+}
+
+}  // namespace tersekv
