@@ -19,13 +19,22 @@ bool on_cuda(const CacheRequest& request) {
 std::unique_ptr<LayerCaches> make_caches(const CacheRequest& request) {
   find_policy(request.policy);  // refuses names that there are not
   if (on_cuda(request)) return make_cuda_caches(request);
-  return dispatch(request.kv_type, make_caches_f32, make_caches_f16, make_caches_bf16, request);
+  return dispatch<MakeCaches>(request.kv_type,
+                              {{"f32", make_caches_f32},
+                               {"f16", make_caches_f16},
+                               {"bf16", make_caches_bf16},
+                               {"int8", make_caches_int8}},
+                              request);
 }
 
 Index full_cache_bytes(const CacheRequest& request, Index tokens) {
   if (on_cuda(request)) return full_cuda_cache_bytes(request, tokens);
-  return dispatch(request.kv_type, full_cache_bytes_f32, full_cache_bytes_f16,
-                  full_cache_bytes_bf16, request, tokens);
+  return dispatch<CacheBytes>(request.kv_type,
+                              {{"f32", full_cache_bytes_f32},
+                               {"f16", full_cache_bytes_f16},
+                               {"bf16", full_cache_bytes_bf16},
+                               {"int8", full_cache_bytes_int8}},
+                              request, tokens);
 }
 
 const std::vector<PolicyInfo>& policy_catalogue() {

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "team.hpp"
+
 namespace llama {
 
 using Index = std::int64_t;
@@ -49,6 +51,8 @@ class LayerCaches {
   /// after every `compress_every` tokens, 0 for once at the end, kNever for not at all.
   virtual void extend(Index layer, const LayerRows& rows, Index compress_every) = 0;
   virtual CacheTotals totals() const = 0;
+  /// Of the time spent in extend(), the policy's part; 0 where it runs on a device.
+  virtual double policy_seconds() const { return 0; }
 };
 
 /// `--set name=value`.
@@ -60,11 +64,11 @@ struct CacheRequest {
   std::string policy = "full";
   std::vector<Setting> settings = {};
   std::optional<Index> budget = {};  ///< entries per KV head
-  std::string kv_type = "f32";       ///< how keys and values are stored: f32, f16 or bf16
+  std::string kv_type = "f32";       ///< how keys and values are stored: f32, f16, bf16 or int8
   CacheShape shape = {};
-  int threads = 1;             ///< that share the heads of a layer, on the CPU
-  std::string device = "cpu";  ///< where the caches are and attend: cpu or cuda
-  Index tokens = 0;            ///< of the sequence, at most: what a device has room for
+  Team* team = &Team::of_one();  ///< shares the heads of a layer, on the CPU; borrowed
+  std::string device = "cpu";    ///< where the caches are and attend: cpu or cuda
+  Index tokens = 0;              ///< of the sequence, at most: what a device has room for
 };
 
 /// Throws std::invalid_argument, one line naming what is wrong and what would be right;

@@ -22,13 +22,19 @@ void need_device() {
 
 std::unique_ptr<LayerCaches> make_cuda_caches(const CacheRequest& request) {
   need_device();
-  return dispatch(request.kv_type, make_cuda_caches_f32, make_cuda_caches_f16,
-                  make_cuda_caches_bf16, request);
+  return dispatch<MakeCaches>(request.kv_type,
+                              {{"f32", make_cuda_caches_f32},
+                               {"f16", make_cuda_caches_f16},
+                               {"bf16", make_cuda_caches_bf16}},
+                              request);
 }
 
 Index full_cuda_cache_bytes(const CacheRequest& request, Index tokens) {
-  return dispatch(request.kv_type, full_cuda_cache_bytes_f32, full_cuda_cache_bytes_f16,
-                  full_cuda_cache_bytes_bf16, request, tokens);
+  return dispatch<CacheBytes>(request.kv_type,
+                              {{"f32", full_cuda_cache_bytes_f32},
+                               {"f16", full_cuda_cache_bytes_f16},
+                               {"bf16", full_cuda_cache_bytes_bf16}},
+                              request, tokens);
 }
 
 }  // namespace llama

@@ -18,8 +18,8 @@ double mean(std::span<const double> values) {
 }
 
 // Appends the negative log-likelihoods of `targets`, one per row of `hidden`.
-void score(const Session& session, const Eigen::Ref<const Matrix>& hidden,
-           std::span<const Token> targets, std::vector<double>& nlls) {
+void score(Session& session, const Eigen::Ref<const Matrix>& hidden, std::span<const Token> targets,
+           std::vector<double>& nlls) {
   for (Index first = 0; first < hidden.rows(); first += kLogitRows) {
     const Index count = std::min(kLogitRows, hidden.rows() - first);
     const Matrix logits = session.logits(hidden.middleRows(first, count));

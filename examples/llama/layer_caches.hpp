@@ -2,14 +2,19 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <tersekv/safetensors.hpp>
 #include <tersekv/tersekv.hpp>
+#include <utility>
 #include <vector>
 
+#include "block_memory.hpp"
 #include "caches.hpp"
 #include "policy_table.hpp"
 
@@ -63,23 +68,57 @@ class TokenScores {
   std::vector<float> scores_;
 };
 
-/// The heads of a layer on several threads where the call is long enough to be worth waking them.
-class Executor {
- public:
-  Executor(int threads, const bool* worthwhile) : threads_(threads), worthwhile_(worthwhile) {}
+/// Time that all threads together spent on heads, and what policies took of it.
+struct HeadTimes {
+  using Clock = std::chrono::steady_clock;
+  std::atomic<Clock::rep> busy{0}, policy{0};
+};
 
-  int workers() const { return threads_; }
-  template <class F>
-  void run(Index n, F&& f) const {
-#if defined(_OPENMP)
-    if (threads_ > 1 && *worthwhile_) return tersekv::OpenMPExecutor(threads_).run(n, f);
-#endif
-    tersekv::SerialExecutor().run(n, f);
+/// A policy that keeps the time: attention and policy take turns within a head's work, so only the
+/// thread that does it can tell them apart. Costs two looks at the clock per verb.
+template <class Policy>
+class TimedPolicy : public Policy {
+ public:
+  TimedPolicy(const Policy& policy, HeadTimes& times) : Policy(policy), times_(&times) {}
+
+  template <class Team, class Head>
+  void observe(Team& team, const Head& head, const tersekv::Observation& row) const {
+    timed([&] { Policy::observe(team, head, row); });
+  }
+  template <class Team, class Head>
+  void compress(Team& team, const Head& head) const {
+    timed([&] { Policy::compress(team, head); });
   }
 
  private:
-  int threads_;
-  const bool* worthwhile_;
+  template <class F>
+  void timed(F&& f) const {
+    const auto start = HeadTimes::Clock::now();
+    f();
+    times_->policy += (HeadTimes::Clock::now() - start).count();
+  }
+
+  HeadTimes* times_;
+};
+
+/// The heads of a layer on the threads of a team.
+class Executor {
+ public:
+  Executor(Team& team, HeadTimes& times) : team_(&team), times_(&times) {}
+
+  int workers() const { return team_->threads(); }
+  template <class F>
+  void run(Index n, F&& f) const {
+    team_->share(n, [&](Index task, int thread) {
+      const auto start = HeadTimes::Clock::now();
+      f(task, thread);
+      times_->busy += (HeadTimes::Clock::now() - start).count();
+    });
+  }
+
+ private:
+  Team* team_;
+  HeadTimes* times_;
 };
 
 template <class Policy, class Codec>
@@ -91,26 +130,23 @@ class PolicyCaches final : public LayerCaches {
     config = layer_config(config, request);
     layers_.reserve(static_cast<std::size_t>(request.shape.layers));
     for (config.layer = 0; config.layer < request.shape.layers; ++config.layer) {
-      layers_.emplace_back(config, policy, pool_, Executor(request.threads, &worthwhile_));
+      layers_.emplace_back(config, TimedPolicy<Policy>(policy, times_), pool_,
+                           Executor(*request.team, times_));
     }
+    memory_.set_block_bytes(static_cast<std::size_t>(pool_.page_bytes()));
   }
 
   void extend(Index layer, const LayerRows& rows, Index compress_every) override {
-    tersekv::KVCache<Policy, Codec, Codec, Executor>& cache = layers_[layer];
-    const Index q_heads = cache.config().num_q_heads, kv_heads = cache.config().num_kv_heads;
-    const Index head_dim = cache.config().head_dim;
-    tersekv::Chunk<float> chunk{.q = tersekv::nhd_view(rows.q, rows.tokens, q_heads, head_dim),
-                                .k = tersekv::nhd_view(rows.k, rows.tokens, kv_heads, head_dim),
-                                .v = tersekv::nhd_view(rows.v, rows.tokens, kv_heads, head_dim),
-                                .out = tersekv::nhd_view(rows.out, rows.tokens, q_heads, head_dim),
-                                .token_scores = scores_.of(layer, rows)};
-    const Index entries = cache.length(0, 0) + rows.tokens;
-    worthwhile_ = rows.tokens * entries * kv_heads * head_dim >= kWorthwhile;
-    static_assert(kNever == tersekv::kNever);
-    cache.extend(chunk, {.compress_every = compress_every});
-    // What a long prompt has left behind is of no more use; layers before the last still reuse it.
-    const bool last = layer + 1 == static_cast<Index>(layers_.size());
-    if (last && compress_every == 0 && rows.tokens > 1) pool_.trim();
+    const auto start = HeadTimes::Clock::now();
+    const tersekv::ScoreView scores = scores_.of(layer, rows);
+    const auto scored = HeadTimes::Clock::now();
+    const auto busy = times_.busy.load(), policy = times_.policy.load();
+    extend(layer, rows, scores, compress_every);
+    // Threads work side by side: of the time that passed, the policy's share of theirs.
+    const double share =
+        static_cast<double>(times_.policy.load() - policy) /
+        static_cast<double>(std::max<HeadTimes::Clock::rep>(times_.busy - busy, 1));
+    policy_seconds_ += seconds(scored - start) + share * seconds(HeadTimes::Clock::now() - scored);
   }
 
   CacheTotals totals() const override {
@@ -128,13 +164,37 @@ class PolicyCaches final : public LayerCaches {
     return totals;
   }
 
- private:
-  // Elements of keys that a call multiplies, at least, to be shared among threads: some 0.1 ms.
-  static constexpr Index kWorthwhile = Index{1} << 20;
+  double policy_seconds() const override { return policy_seconds_; }
 
-  bool worthwhile_ = false;
-  tersekv::PagePool pool_;  // all layers'; must outlive them
-  std::vector<tersekv::KVCache<Policy, Codec, Codec, Executor>> layers_;
+ private:
+  using Cache = tersekv::KVCache<TimedPolicy<Policy>, Codec, Codec, Executor>;
+
+  static double seconds(HeadTimes::Clock::duration time) {
+    return std::chrono::duration<double>(time).count();
+  }
+
+  void extend(Index layer, const LayerRows& rows, const tersekv::ScoreView& scores,
+              Index compress_every) {
+    Cache& cache = layers_[layer];
+    const Index q_heads = cache.config().num_q_heads, kv_heads = cache.config().num_kv_heads;
+    const Index head_dim = cache.config().head_dim;
+    tersekv::Chunk<float> chunk{.q = tersekv::nhd_view(rows.q, rows.tokens, q_heads, head_dim),
+                                .k = tersekv::nhd_view(rows.k, rows.tokens, kv_heads, head_dim),
+                                .v = tersekv::nhd_view(rows.v, rows.tokens, kv_heads, head_dim),
+                                .out = tersekv::nhd_view(rows.out, rows.tokens, q_heads, head_dim),
+                                .token_scores = scores};
+    static_assert(kNever == tersekv::kNever);
+    cache.extend(chunk, {.compress_every = compress_every});
+    // What a long prompt has left behind is of no more use; layers before the last still reuse it.
+    const bool last = layer + 1 == static_cast<Index>(layers_.size());
+    if (last && compress_every == 0 && rows.tokens > 1) pool_.trim();
+  }
+
+  HeadTimes times_;
+  double policy_seconds_ = 0;
+  BlockMemory memory_;
+  tersekv::PagePool pool_{&memory_};  // all layers'; must outlive them
+  std::vector<Cache> layers_;
   TokenScores scores_;
 };
 
@@ -169,13 +229,16 @@ std::unique_ptr<LayerCaches> make_caches_of(const CacheRequest& request) {
   std::unique_ptr<LayerCaches> caches;
   for_each_policy([&]<class Options, class Create>(const PolicyEntry<Options, Create>& entry) {
     if (entry.info.name != request.policy) return;
-    const auto [options, config] = apply_settings(request, entry.info, entry.parameters);
-    caches = entry.create(
-        options, [&](const auto& policy, auto... surrogates) -> std::unique_ptr<LayerCaches> {
-          using Policy = std::decay_t<decltype(policy)>;
-          return std::make_unique<Caches<Policy, Codec>>(request, config, policy,
-                                                         std::move(surrogates)...);
-        });
+    const auto settings = apply_settings(request, entry.info, entry.parameters);
+    const tersekv::CacheConfig& config =
+        settings.second;  // clang 14 captures no structured binding
+    caches =
+        entry.create(settings.first,
+                     [&](const auto& policy, auto... surrogates) -> std::unique_ptr<LayerCaches> {
+                       using Policy = std::decay_t<decltype(policy)>;
+                       return std::make_unique<Caches<Policy, Codec>>(request, config, policy,
+                                                                      std::move(surrogates)...);
+                     });
   });
   return caches;
 }
@@ -184,11 +247,11 @@ std::unique_ptr<LayerCaches> make_caches_of(const CacheRequest& request) {
 template <class Codec>
 Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
   constexpr Index kPiece = 1024;
-  constexpr bool parallel = false;
   const CacheShape& shape = request.shape;
+  HeadTimes times;
   tersekv::KVCache<tersekv::Full, Codec, Codec, Executor> cache(
       {.num_q_heads = shape.q_heads, .num_kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
-      {}, Executor(request.threads, &parallel));
+      {}, Executor(*request.team, times));
   const std::vector<float> zeros(std::min(kPiece, tokens) * shape.q_heads * shape.head_dim);
   const auto view = [&](Index count, Index heads) {
     return tersekv::nhd_view(zeros.data(), count, heads, shape.head_dim);
@@ -204,13 +267,18 @@ Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
   return shape.layers * cache.bytes();
 }
 
+using MakeCaches = std::unique_ptr<LayerCaches>(const CacheRequest&);
+using CacheBytes = Index(const CacheRequest&, Index tokens);
+
 // One source file each.
 std::unique_ptr<LayerCaches> make_caches_f32(const CacheRequest& request);
 std::unique_ptr<LayerCaches> make_caches_f16(const CacheRequest& request);
 std::unique_ptr<LayerCaches> make_caches_bf16(const CacheRequest& request);
+std::unique_ptr<LayerCaches> make_caches_int8(const CacheRequest& request);
 Index full_cache_bytes_f32(const CacheRequest& request, Index tokens);
 Index full_cache_bytes_f16(const CacheRequest& request, Index tokens);
 Index full_cache_bytes_bf16(const CacheRequest& request, Index tokens);
+Index full_cache_bytes_int8(const CacheRequest& request, Index tokens);
 // The same on a CUDA device.
 std::unique_ptr<LayerCaches> make_cuda_caches_f32(const CacheRequest& request);
 std::unique_ptr<LayerCaches> make_cuda_caches_f16(const CacheRequest& request);
@@ -222,14 +290,20 @@ Index full_cuda_cache_bytes_bf16(const CacheRequest& request, Index tokens);
 std::unique_ptr<LayerCaches> make_cuda_caches(const CacheRequest& request);
 Index full_cuda_cache_bytes(const CacheRequest& request, Index tokens);
 
-/// Calls one of three functions with `arguments`, by the name of an element type.
+/// What does something for one element type.
+template <class Function>
+using OfKvType = std::pair<const char*, Function*>;
+
+/// Calls the one for `kv_type` with `arguments`.
 template <class Function, class... Arguments>
-auto dispatch(const std::string& kv_type, Function* f32, Function* f16, Function* bf16,
+auto dispatch(const std::string& kv_type, std::initializer_list<OfKvType<Function>> each,
               const Arguments&... arguments) {
-  if (kv_type == "f32") return f32(arguments...);
-  if (kv_type == "f16") return f16(arguments...);
-  if (kv_type == "bf16") return bf16(arguments...);
-  throw std::invalid_argument("element type is '" + kv_type + "', expected f32, f16 or bf16");
+  std::string known;
+  for (const auto& [name, function] : each) {
+    if (kv_type == name) return function(arguments...);
+    known += (known.empty() ? "" : ", ") + std::string(name);
+  }
+  throw std::invalid_argument("element type is '" + kv_type + "', expected one of " + known);
 }
 
 }  // namespace llama

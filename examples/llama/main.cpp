@@ -1,96 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <Eigen/Core>
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <thread>
 
+#include "bench.hpp"
+#include "command.hpp"
 #include "compare.hpp"
 #include "evaluate.hpp"
 #include "generate.hpp"
-#include "options.hpp"
 #include "plot.hpp"
-#include "progress.hpp"
 #include "report.hpp"
 
 namespace llama {
 namespace {
-
-constexpr Index kMany = Index{1} << 40;  // an upper limit for counts that have no real one
-
-const Flag kModel{"--model", "FILE", "", "the model, a GGUF file of the llama architecture"};
-const Flag kText{"--text", "FILE", "", "the text, plain UTF-8"};
-const Flag kPolicy{"--policy", "NAME", "full", "who stays in the cache (see: policies)"};
-const Flag kBudget{"--budget", "B", "",
-                   "entries per KV head (410) or a share of the context (10%)"};
-const Flag kSet{"--set", "NAME=VALUE", "", "a parameter of the policy; may be repeated", true};
-const Flag kKvType{"--kv-type", "TYPE", "f32", "how keys and values are stored: f32, f16, bf16"};
-const Flag kDevice{"--device", "NAME", "cpu", "where the caches are, and attend: cpu, cuda"};
-const Flag kThreads{"--threads", "N", "", "threads (all cores)"};
-const Flag kJson{"--json", "", "", "print one JSON object instead of text"};
-const Flag kOffset{"--offset", "TOKENS", "0", "where in the text to begin"};
-const Flag kChunk{"--chunk", "TOKENS", "1024", "tokens fed at once; changes speed, not results"};
-
-// What commands that run a model share.
-struct Engine {
-  explicit Engine(const Options& options)
-      : file(options.text("--model")), model(file), tokenizer(file) {
-    if (tokenizer.vocab_size() > model.config().vocab_size) {
-      throw std::runtime_error(file.name() + ": the tokenizer has " +
-                               std::to_string(tokenizer.vocab_size()) + " tokens, the model only " +
-                               std::to_string(model.config().vocab_size));
-    }
-  }
-
-  GgufFile file;
-  Model model;
-  Tokenizer tokenizer;
-};
-
-int thread_count(const Options& options) {
-  if (options.has("--threads")) return static_cast<int>(options.integer("--threads", 1, 1024));
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw std::runtime_error(path + ": cannot be read");
-  }
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// `context`: the tokens that will be fed, at most; a share of the budget refers to them.
-CacheRequest cache_request(const Options& options, const Model& model, Index context) {
-  CacheRequest request{.policy = options.text("--policy"),
-                       .settings = parse_settings(options.all("--set")),
-                       .kv_type = options.text("--kv-type"),
-                       .shape = model.cache_shape(),
-                       .threads = thread_count(options),
-                       .device = options.text("--device"),
-                       .tokens = context};
-  const PolicyInfo& policy = find_policy(request.policy);
-  if (policy.needs_budget) {
-    if (!options.has("--budget")) throw UsageError(policy.name + " needs a --budget");
-    request.budget = BudgetSpec(options.text("--budget")).entries(context);
-  } else if (options.has("--budget")) {
-    BudgetSpec(options.text("--budget"));  // has no effect, but should not be nonsense
-  }
-  make_caches(request);  // refuse what cannot run before any work is done
-  return request;
-}
-
-SessionOptions session_options(int threads, Progress& progress) {
-  Eigen::setNbThreads(threads);
-  return {.threads = threads, .on_layer = [&progress](Index tokens) { progress.advance(tokens); }};
-}
 
 void print(const Options& options, const nlohmann::ordered_json& json, const std::string& line) {
   std::cout << (options.has("--json") ? json.dump(2) : line) << "\n";
@@ -120,7 +46,7 @@ void run_generate(const Options& options) {
   const Index max_tokens = options.integer("--max-tokens", 1, kMany);
   const Sampling sampling{options.number("--temperature", 0, 100), options.number("--top-p", 0, 1),
                           static_cast<std::uint64_t>(options.integer("--seed", 0, kMany))};
-  const Engine engine(options);
+  Engine engine(options);
   const std::string text =
       options.has("--prompt") ? options.text("--prompt") : read_text(options.text("--prompt-file"));
   std::vector<Token> prompt =
@@ -132,8 +58,7 @@ void run_generate(const Options& options) {
   if (prompt.empty()) throw UsageError("the prompt is empty");
   const Index prompt_tokens = static_cast<Index>(prompt.size());
   const Index context = prompt_tokens + max_tokens;
-  const CacheRequest request = cache_request(options, engine.model, context);
-  Eigen::setNbThreads(request.threads);
+  const CacheRequest request = cache_request(options, engine, context);
   Utf8Stream stream;
   std::string output;
   const auto emit = [&](Token token) {
@@ -142,7 +67,7 @@ void run_generate(const Options& options) {
     if (!options.has("--json")) std::cout << piece << std::flush;
   };
   const Generation run = generate(engine.model, engine.tokenizer, request, prompt, max_tokens,
-                                  sampling, {.threads = request.threads, .exact = false}, emit);
+                                  sampling, {.team = &engine.team, .exact = false}, emit);
   const std::string rest = stream.flush();
   output += rest;
   if (options.has("--json")) {
@@ -182,8 +107,8 @@ void run_perplexity(const Options& options) {
   Schedule schedule{.chunk = options.integer("--chunk", 1, kMany)};
   if (options.has("--prompt")) schedule.prompt = options.integer("--prompt", 1, context);
   const std::string content = read_text(options.text("--text"));
-  const Engine engine(options);
-  const CacheRequest request = cache_request(options, engine.model, context);
+  Engine engine(options);
+  const CacheRequest request = cache_request(options, engine, context);
   if (find_policy(request.policy).only_after_prompts && !schedule.prompt) {
     std::cerr << "note: " << request.policy
               << " evicts only after a prompt; without --prompt it keeps everything\n";
@@ -192,7 +117,7 @@ void run_perplexity(const Options& options) {
   Progress progress("perplexity", context * engine.model.config().layers);
   const ProseEvaluation run =
       measure_perplexity(engine.model, request, segment(text, offset, context + 1), from, schedule,
-                         session_options(request.threads, progress));
+                         session_options(engine, progress));
   nlohmann::ordered_json json = to_json(request, context, run);
   json["offset"] = offset;
   json["from"] = from;
@@ -219,18 +144,18 @@ void run_recall(const Options& options) {
   const Index offset = options.integer("--offset", 0, kMany);
   Schedule schedule{.chunk = options.integer("--chunk", 1, kMany)};
   const std::string content = read_text(options.text("--text"));
-  const Engine engine(options);
+  Engine engine(options);
   const std::vector<Token> instruction = engine.tokenizer.encode(kRecallInstruction, false);
   const std::vector<Token> text = engine.tokenizer.encode(content, false);
   const std::vector<Token> stream = recall_stream(segment(text, offset, length), instruction);
   const Index context = static_cast<Index>(stream.size());
-  const CacheRequest request = cache_request(options, engine.model, context);
+  const CacheRequest request = cache_request(options, engine, context);
   if (find_policy(request.policy).only_after_prompts) {
     schedule.prompt = length + static_cast<Index>(instruction.size());
   }
   Progress progress("recall", context * engine.model.config().layers);
   const RecallEvaluation run = measure_recall(engine.model, request, stream, length, schedule,
-                                              session_options(request.threads, progress));
+                                              session_options(engine, progress));
   nlohmann::ordered_json json = to_json(request, context, run);
   json["offset"] = offset;
   json["length"] = length;
@@ -291,6 +216,49 @@ void run_compare(const Options& options) {
   }
 }
 
+const std::vector<Flag> kBenchFlags = {
+    kModel,
+    kPolicy,
+    kBudget,
+    kSet,
+    {"--contexts", "LIST", "128,1024,4096,7900", "tokens of the prompts, each a run of its own"},
+    {"--tokens", "N", "64", "tokens to generate after each"},
+    {"--kv-type", "TYPE", "f16", kKvType.help},
+    kDevice,
+    {"--chunk", "TOKENS", "512", "of a prompt that are fed at once, one compression after each"},
+    kThreads,
+    kJson};
+
+void run_bench(const Options& options) {
+  std::vector<Index> contexts;
+  for (const std::string& text : split_list("--contexts", options.text("--contexts"))) {
+    contexts.push_back(whole_number("--contexts", text, 1, kMany));
+  }
+  SpeedOptions plan{.chunk = options.integer("--chunk", 1, kMany),
+                    .tokens = options.integer("--tokens", 1, kMany)};
+  Engine engine(options);
+  std::vector<SpeedRow> rows;
+  Index total = 0;
+  for (const Index context : contexts) {
+    rows.push_back({context, cache_request(options, engine, context), {}});
+    rows.back().request.tokens += plan.tokens;  // a share of the budget refers to the prompt
+    total += (context + plan.tokens) * engine.model.config().layers;
+  }
+  Progress progress("measuring", total);
+  plan.session = session_options(engine, progress);
+  plan.session.exact = false;
+  warm_up(engine.model, rows.front().request, {.team = &engine.team, .exact = false});
+  for (SpeedRow& row : rows) {
+    plan.context = row.context;
+    row.speed = measure_speed(engine.model, row.request, plan);
+  }
+  if (options.has("--json")) {
+    std::cout << to_json(rows, plan).dump(2) << "\n";
+  } else {
+    print_table(std::cout, rows, plan);
+  }
+}
+
 const std::vector<Flag> kPoliciesFlags = {kJson};
 
 void run_policies(const Options& options) {
@@ -308,13 +276,15 @@ struct Command {
   void (*run)(const Options&);
 };
 
-const std::array<Command, 5> kCommands = {{
+const std::array<Command, 6> kCommands = {{
     {"generate", "continue a prompt", kGenerateFlags, run_generate},
     {"perplexity", "how well a text is predicted with a compressed cache", kPerplexityFlags,
      run_perplexity},
     {"recall", "how well a passage is repeated from a compressed cache", kRecallFlags, run_recall},
     {"compare", "perplexity, recall, entries and bytes of many policies and budgets", kCompareFlags,
      run_compare},
+    {"bench", "speed of prompts and of generation, and where the time goes", kBenchFlags,
+     run_bench},
     {"policies", "the policies and their parameters", kPoliciesFlags, run_policies},
 }};
 

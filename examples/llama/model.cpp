@@ -2,11 +2,13 @@
 #include "model.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <stdexcept>
 #include <string>
 
+#include "product.hpp"
 #include "quant.hpp"
 
 namespace llama {
@@ -15,10 +17,6 @@ namespace {
 // Rows that pass through the feed-forward block at once: bounds its scratch memory, and is enough
 // for the matrix products to run at full speed.
 constexpr Index kFeedForwardRows = 512;
-
-// Weights that one token meets, at least, to be shared among threads. Below, waking the threads
-// takes as long as the product, and much longer where something else uses the cores.
-constexpr Index kParallelBytes = 4 << 20;
 
 // No model comes near it; products of two dimensions cannot overflow below it.
 constexpr Index kMaxDimension = 1 << 24;
@@ -108,15 +106,27 @@ std::vector<double> load_frequencies(const GgufFile& file, const ModelConfig& co
   return frequencies;
 }
 
-// RMSNorm: each row divided by its root mean square, then scaled per dimension.
-Matrix normalize(const Eigen::Ref<const Matrix>& x, const Vector& weight, float epsilon) {
-  Matrix y(x.rows(), x.cols());
-  for (Index row = 0; row < x.rows(); ++row) {
-    const float mean_square = x.row(row).squaredNorm() / static_cast<float>(x.cols());
-    const float inverse = 1.0F / std::sqrt(mean_square + epsilon);
-    y.row(row) = x.row(row).cwiseProduct(weight) * inverse;
-  }
-  return y;
+// Adds what passes until it goes out of scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double& seconds_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+// f(row) for every row, shared by the team; a single row is not worth it. Row by row, so that a
+// row's bits do not depend on its neighbours: where Eigen's vectors begin, and so how exponentials
+// are rounded, depends on what it is given.
+template <class F>
+void for_rows(Team& team, Index rows, F&& f) {
+  if (rows == 1) return f(Index{0});
+  team.split(rows, [&](Index first, Index last) {
+    for (Index row = first; row < last; ++row) f(row);
+  });
 }
 
 }  // namespace
@@ -153,8 +163,33 @@ Model::Model(const GgufFile& file)
   frequencies_ = load_frequencies(file, config_);
 }
 
+void Model::pack() const {
+  std::call_once(pack_once_, [this] {
+    std::vector<const Weight*> weights;
+    for (const auto& layer : layers_) {
+      for (const Weight* weight :
+           {&layer->query, &layer->key, &layer->value, &layer->attention_output, &layer->gate,
+            &layer->up, &layer->down}) {
+        weights.push_back(weight);
+      }
+    }
+    weights.push_back(&output_);
+    std::erase_if(weights, [](const Weight* w) { return !is_quantised(w->tensor().type); });
+    Index bytes = 0;
+    for (const Weight* weight : weights) bytes += PackedWeight::bytes(weight->tensor());
+    if (bytes == 0) return;
+    std::byte* at = packed_.emplace(bytes).data();
+    for (const Weight* weight : weights) {
+      weight->packed_.emplace(weight->tensor(), at);
+      at += PackedWeight::bytes(weight->tensor());
+    }
+  });
+}
+
 Session::Session(const Model& model, LayerCaches& caches, SessionOptions options)
-    : model_(&model), caches_(&caches), options_(std::move(options)) {}
+    : model_(&model), caches_(&caches), options_(std::move(options)) {
+  if (!options_.exact) model.pack();
+}
 
 Matrix Session::feed(std::span<const Token> tokens, Index compress_every) {
   const Index count = static_cast<Index>(tokens.size());
@@ -166,10 +201,12 @@ Matrix Session::feed(std::span<const Token> tokens, Index compress_every) {
     if (options_.on_layer) options_.on_layer(count);
   }
   position_ += count;
-  return normalize(x, model_->output_norm(), model_->config().norm_epsilon);
+  Matrix hidden;
+  normalize(x, model_->output_norm(), hidden);
+  return hidden;
 }
 
-Matrix Session::logits(const Eigen::Ref<const Matrix>& hidden) const {
+Matrix Session::logits(const Eigen::Ref<const Matrix>& hidden) {
   Matrix y;
   multiply(hidden, {{&model_->output(), &y}});
   return y;
@@ -203,28 +240,32 @@ void Session::compute_rotations(Index tokens) {
 
 void Session::attention(Index index, Matrix& x, Index compress_every) {
   const Model::Layer& layer = model_->layer(index);
-  const Matrix hidden = normalize(x, layer.attention_norm, model_->config().norm_epsilon);
-  Matrix q, k, v, y;
-  multiply(hidden, {{&layer.query, &q}, {&layer.key, &k}, {&layer.value, &v}});
-  rotate(q, model_->config().q_heads);
-  rotate(k, model_->config().kv_heads);
-  Matrix out(q.rows(), q.cols());
-  caches_->extend(index, {q.rows(), q.data(), k.data(), v.data(), out.data(), hidden.data()},
-                  compress_every);
-  multiply(out, {{&layer.attention_output, &y}});
-  x += y;
+  normalize(x, layer.attention_norm, hidden_);
+  multiply(hidden_, {{&layer.query, &q_}, {&layer.key, &k_}, {&layer.value, &v_}});
+  rotate(q_, model_->config().q_heads);
+  rotate(k_, model_->config().kv_heads);
+  out_.resizeLike(q_);
+  {
+    const Stopwatch stopwatch(seconds_.caches);
+    caches_->extend(index,
+                    {q_.rows(), q_.data(), k_.data(), v_.data(), out_.data(), hidden_.data()},
+                    compress_every);
+  }
+  multiply(out_, {{&layer.attention_output, &y_}});
+  x += y_;
 }
 
-void Session::feed_forward(const Model::Layer& layer, Matrix& x) const {
+void Session::feed_forward(const Model::Layer& layer, Matrix& x) {
   for (Index first = 0; first < x.rows(); first += kFeedForwardRows) {
     auto rows = x.middleRows(first, std::min(kFeedForwardRows, x.rows() - first));
-    const Matrix hidden = normalize(rows, layer.feed_forward_norm, model_->config().norm_epsilon);
-    Matrix gate, up, y;
-    multiply(hidden, {{&layer.gate, &gate}, {&layer.up, &up}});
-    // SwiGLU: silu(gate) * up
-    gate.array() = gate.array() / (1.0F + (-gate.array()).exp()) * up.array();
-    multiply(gate, {{&layer.down, &y}});
-    rows += y;
+    normalize(rows, layer.feed_forward_norm, hidden_);
+    multiply(hidden_, {{&layer.gate, &gate_}, {&layer.up, &up_}});
+    for_rows(*options_.team, rows.rows(), [&](Index row) {
+      auto gate = gate_.row(row).array();  // SwiGLU: silu(gate) * up
+      gate = gate / (1.0F + (-gate).exp()) * up_.row(row).array();
+    });
+    multiply(gate_, {{&layer.down, &y_}});
+    rows += y_;
   }
 }
 
@@ -232,7 +273,7 @@ void Session::feed_forward(const Model::Layer& layer, Matrix& x) const {
 // that turn together are neighbours.
 void Session::rotate(Matrix& x, Index heads) const {
   const Index head_dim = model_->config().head_dim;
-  for (Index row = 0; row < x.rows(); ++row) {
+  for_rows(*options_.team, x.rows(), [&](Index row) {
     for (Index head = 0; head < heads; ++head) {
       float* values = x.row(row).data() + head * head_dim;
       for (Index pair = 0; pair < cos_.cols(); ++pair) {
@@ -242,33 +283,36 @@ void Session::rotate(Matrix& x, Index heads) const {
         values[2 * pair + 1] = a * s + b * c;
       }
     }
-  }
+  });
 }
 
-void Session::multiply(const Eigen::Ref<const Matrix>& x,
-                       std::initializer_list<Output> outputs) const {
-  Index bytes = 0;
-  for (const Output& output : outputs) {
-    const Tensor& tensor = output.weight->tensor();
-    output.y->resize(x.rows(), tensor.rows);
-    bytes += tensor.rows * tensor.row_bytes;
+// RMSNorm: each row divided by its root mean square, then scaled per dimension.
+void Session::normalize(const Eigen::Ref<const Matrix>& x, const Vector& weight, Matrix& y) const {
+  y.resize(x.rows(), x.cols());
+  for_rows(*options_.team, x.rows(), [&](Index row) {
+    const float mean_square = x.row(row).squaredNorm() / static_cast<float>(x.cols());
+    const float inverse = 1.0F / std::sqrt(mean_square + model_->config().norm_epsilon);
+    y.row(row) = x.row(row).cwiseProduct(weight) * inverse;
+  });
+}
+
+void Session::multiply(const Eigen::Ref<const Matrix>& x, std::initializer_list<Output> outputs) {
+  const Stopwatch stopwatch(seconds_.projections);
+  std::vector<Product> rounded;
+  for (const auto& [weight, y] : outputs) {
+    const Tensor& tensor = weight->tensor();
+    y->resize(x.rows(), tensor.rows);
+    if (!options_.exact && is_quantised(tensor.type)) {
+      rounded.push_back({&weight->packed(), y->data()});
+    } else if (x.rows() > 1) {
+      y->noalias() = x * weight->dense().transpose();
+    } else {
+      matvec_exact(tensor, x.data(), y->data(), *options_.team);
+    }
   }
-  const int threads = bytes < kParallelBytes ? 1 : options_.threads;
-  if (x.rows() > 1) {
-    for (const Output& output : outputs) {
-      output.y->noalias() = x * output.weight->dense().transpose();
-    }
-  } else if (options_.exact) {
-    for (const Output& output : outputs) {
-      matvec_exact(output.weight->tensor(), x.data(), output.y->data(), threads);
-    }
-  } else {
-    std::vector<Product> products;
-    for (const Output& output : outputs) {
-      products.push_back({&output.weight->tensor(), output.y->data()});
-    }
-    matvec(products, x.data(), threads);
-  }
+  if (rounded.empty()) return;
+  rounded_.round(x.data(), x.rows(), x.cols(), *options_.team);
+  llama::multiply(rounded, rounded_, *options_.team);
 }
 
 }  // namespace llama

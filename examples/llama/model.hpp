@@ -6,11 +6,16 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "caches.hpp"
 #include "gguf.hpp"
+#include "large_memory.hpp"
+#include "packed_weight.hpp"
+#include "rounded_rows.hpp"
+#include "team.hpp"
 #include "tokenizer.hpp"
 
 namespace llama {
@@ -27,8 +32,8 @@ struct ModelConfig {
   double rope_scale;  ///< positions are divided by it (linear scaling; 1 = none)
 };
 
-/// A weight matrix [outputs, inputs]: left as the file stores it for single tokens, dequantised
-/// once, when it is first needed, for several.
+/// A weight matrix [outputs, inputs], as the file stores it and in the two forms that products
+/// read, each made when it is first needed.
 class Weight {
  public:
   explicit Weight(const Tensor& tensor) : tensor_(&tensor) {}
@@ -36,11 +41,15 @@ class Weight {
   const Tensor& tensor() const { return *tensor_; }
   /// All of it in float. Any number of threads may ask; the first does the work.
   const Matrix& dense() const;
+  /// Of a weight that is_quantised(), after Model::pack().
+  const PackedWeight& packed() const { return *packed_; }
 
  private:
+  friend class Model;
   const Tensor* tensor_;
   mutable std::once_flag once_;
   mutable Matrix dense_;
+  mutable std::optional<PackedWeight> packed_;
 };
 
 /// The weights of a Llama-family model, read-only and shared by any number of sessions.
@@ -57,6 +66,10 @@ class Model {
   /// Borrows the file's tensors: it must outlive the model. Throws std::runtime_error naming what
   /// is missing, of the wrong shape, or not supported.
   explicit Model(const GgufFile& file);
+
+  /// Makes the quantised weights' packed forms, one after the other in the order of their use. Any
+  /// number of threads may ask; the first does the work.
+  void pack() const;
 
   const ModelConfig& config() const { return config_; }
   CacheShape cache_shape() const {
@@ -76,15 +89,23 @@ class Model {
   Vector output_norm_;
   Weight output_;
   std::vector<double> frequencies_;
+  mutable std::once_flag pack_once_;
+  mutable std::optional<LargeMemory> packed_;
 };
 
 struct SessionOptions {
-  int threads = 1;
-  /// Single tokens meet the weights in float, so that feeding one token at a time gives the numbers
-  /// of feeding many at once (to rounding); otherwise their activations are rounded to 16 bits.
+  Team* team = &Team::of_one();  ///< borrowed
+  /// Activations meet quantised weights in float; otherwise rounded to 16 bits (product.hpp), which
+  /// is several times as fast.
   bool exact = true;
   /// Called with the number of tokens whenever they have passed one of the layers.
   std::function<void(Index)> on_layer = nullptr;
+};
+
+/// What a session has spent on the products with weights, and in the caches.
+struct SessionSeconds {
+  double projections = 0;
+  double caches = 0;
 };
 
 /// One sequence on its way through a model. Model and caches are borrowed.
@@ -99,9 +120,10 @@ class Session {
 
   /// Scores of every token of the vocabulary to come next: [rows, vocab_size]. A caller with many
   /// rows asks for a few at a time.
-  Matrix logits(const Eigen::Ref<const Matrix>& hidden) const;
+  Matrix logits(const Eigen::Ref<const Matrix>& hidden);
 
   Index position() const { return position_; }  ///< tokens fed so far
+  const SessionSeconds& seconds() const { return seconds_; }
 
  private:
   struct Output {
@@ -112,15 +134,20 @@ class Session {
   Matrix embed(std::span<const Token> tokens) const;
   void compute_rotations(Index tokens);
   void attention(Index layer, Matrix& x, Index compress_every);
-  void feed_forward(const Model::Layer& layer, Matrix& x) const;
+  void feed_forward(const Model::Layer& layer, Matrix& x);
   void rotate(Matrix& x, Index heads) const;
-  void multiply(const Eigen::Ref<const Matrix>& x, std::initializer_list<Output> outputs) const;
+  void normalize(const Eigen::Ref<const Matrix>& x, const Vector& weight, Matrix& y) const;
+  void multiply(const Eigen::Ref<const Matrix>& x, std::initializer_list<Output> outputs);
 
   const Model* model_;
   LayerCaches* caches_;
   SessionOptions options_;
   Index position_ = 0;
   Matrix cos_, sin_;  // [tokens of this feed, rotated / 2]
+  // Of the layer at hand; kept, as memory that is new to a process costs more than it.
+  Matrix hidden_, q_, k_, v_, out_, gate_, up_, y_;
+  RoundedRows rounded_;
+  SessionSeconds seconds_;
 };
 
 }  // namespace llama

@@ -73,7 +73,7 @@ const std::string& Options::text(std::string_view name) const {
 }
 
 std::int64_t Options::integer(std::string_view name, std::int64_t min, std::int64_t max) const {
-  return checked(name, text(name), min, max, "a whole number");
+  return whole_number(name, text(name), min, max);
 }
 
 double Options::number(std::string_view name, double min, double max) const {
@@ -102,6 +102,11 @@ std::vector<Setting> parse_settings(const std::vector<std::string>& texts) {
     settings.push_back({text.substr(0, equals), text.substr(equals + 1)});
   }
   return settings;
+}
+
+std::int64_t whole_number(std::string_view name, const std::string& text, std::int64_t min,
+                          std::int64_t max) {
+  return checked(name, text, min, max, "a whole number");
 }
 
 std::vector<std::string> split_list(std::string_view name, const std::string& text) {

@@ -52,6 +52,10 @@ std::string describe(std::span<const Flag> flags);
 /// "name=value", ... Throws UsageError where there is no '='.
 std::vector<Setting> parse_settings(const std::vector<std::string>& texts);
 
+/// `text`, the value of `name` or a part of it, as a whole number in [min, max]. Throws UsageError.
+std::int64_t whole_number(std::string_view name, const std::string& text, std::int64_t min,
+                          std::int64_t max);
+
 /// The parts between commas. Throws UsageError for an empty part.
 std::vector<std::string> split_list(std::string_view name, const std::string& text);
 

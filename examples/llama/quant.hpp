@@ -2,15 +2,43 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "gguf.hpp"
+#include "team.hpp"
 
 namespace llama {
 
-/// Elements of an activation that share one scale when it is rounded to integers; the block of all
-/// quantised weight formats.
+/// Elements that share a scale: of all quantised weight formats, and of activations that are
+/// rounded to integers.
 inline constexpr std::int64_t kBlock = 32;
+
+/// A quantised format, in blocks of kBlock elements: element j is scale * level j + offset, levels
+/// unsigned. For the formats with signed levels the offset is `zero` times the scale.
+struct LevelFormat {
+  int bits;         ///< of a level: 4, 5 or 8
+  bool has_offset;  ///< stored with each block
+  float zero;       ///< else: offset / scale
+};
+
+constexpr LevelFormat level_format(TensorType type) {
+  switch (type) {
+    case TensorType::q4_0:
+      return {4, false, -8};
+    case TensorType::q4_1:
+      return {4, true, 0};
+    case TensorType::q5_0:
+      return {5, false, -16};
+    case TensorType::q5_1:
+      return {5, true, 0};
+    case TensorType::q8_0:
+      return {8, false, -128};
+    case TensorType::f32:
+    case TensorType::f16:
+    case TensorType::bf16:
+      break;
+  }
+  return {0, false, 0};
+}
 
 /// `n` stored elements (a multiple of the type's block) to float, each as the format defines it.
 void dequantize_row(TensorType type, const std::byte* src, std::int64_t n, float* dst);
@@ -19,27 +47,41 @@ void dequantize_row(TensorType type, const std::byte* src, std::int64_t n, float
 void dequantize_row(const Tensor& tensor, std::int64_t row, float* dst);
 
 /// A whole tensor to float, row-major: dst [rows, cols].
-void dequantize(const Tensor& tensor, float* dst, int threads = 1);
+void dequantize(const Tensor& tensor, float* dst);
 
-/// One weight of a product and where its result goes: y [rows].
-struct Product {
-  const Tensor* weight;
-  float* y;
-};
+/// y = W x in float, whatever the weight's type: x [cols], y [rows]. Same bits whatever the number
+/// of threads.
+void matvec_exact(const Tensor& weight, const float* x, float* y, Team& team);
 
-/// y = W x, the weights left as they are stored: x [cols], y [rows].
-///
-/// Quantised weights meet an x rounded to 16 bits with a scale per block of kBlock elements, so
-/// that products are sums of integers: |y - W x| <= sum over blocks of max|x_block| / 64516 * sum
-/// |w|, plus float rounding. F32, F16 and BF16 weights use x as it is. Reads each weight once;
-/// bound by memory bandwidth. Same bits whatever the number of threads.
-void matvec(const Tensor& weight, const float* x, float* y, int threads);
+/// Calls f.template operator()<type>() for a quantised type; returns false for the others.
+template <class F>
+bool with_quantised(TensorType type, F&& f) {
+  switch (type) {
+    case TensorType::q4_0:
+      f.template operator()<TensorType::q4_0>();
+      return true;
+    case TensorType::q4_1:
+      f.template operator()<TensorType::q4_1>();
+      return true;
+    case TensorType::q5_0:
+      f.template operator()<TensorType::q5_0>();
+      return true;
+    case TensorType::q5_1:
+      f.template operator()<TensorType::q5_1>();
+      return true;
+    case TensorType::q8_0:
+      f.template operator()<TensorType::q8_0>();
+      return true;
+    case TensorType::f32:
+    case TensorType::f16:
+    case TensorType::bf16:
+      break;
+  }
+  return false;
+}
 
-/// Several products with the same x (query, key and value projections; gate and up), in one
-/// parallel region and with x rounded once. All weights have the same number of columns.
-void matvec(std::span<const Product> products, const float* x, int threads);
-
-/// y = W x with x in float whatever the weight's type: what matvec approximates. Slower.
-void matvec_exact(const Tensor& weight, const float* x, float* y, int threads);
+inline bool is_quantised(TensorType type) {
+  return with_quantised(type, []<TensorType>() {});
+}
 
 }  // namespace llama

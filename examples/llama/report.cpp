@@ -42,6 +42,14 @@ Json parameters_json(const std::vector<ParameterInfo>& parameters) {
   return json;
 }
 
+Json milliseconds(const TokenSeconds& seconds, double tokens) {
+  return {{"total", 1e3 * seconds.total() / tokens},
+          {"projections", 1e3 * seconds.projections / tokens},
+          {"attention", 1e3 * seconds.attention / tokens},
+          {"policy", 1e3 * seconds.policy / tokens},
+          {"rest", 1e3 * seconds.rest / tokens}};
+}
+
 double share(const Evaluation& run) {
   return static_cast<double>(run.cache.bytes) / static_cast<double>(run.full_bytes);
 }
@@ -114,6 +122,27 @@ Json to_json(const Comparison& comparison) {
           {"notes", comparison.notes},  {"rows", std::move(rows)}};
 }
 
+Json to_json(std::span<const SpeedRow> rows, const SpeedOptions& options) {
+  const CacheRequest& request = rows.front().request;
+  Json json{{"policy", request.policy},           {"settings", settings_json(request.settings)},
+            {"kv_type", request.kv_type},         {"device", request.device},
+            {"threads", request.team->threads()}, {"chunk", options.chunk},
+            {"tokens", options.tokens},           {"rows", Json::array()}};
+  for (const SpeedRow& row : rows) {
+    json["rows"].push_back({{"context", row.context},
+                            {"budget", row.request.budget ? Json(*row.request.budget) : Json()},
+                            {"prompt_tokens_per_second", row.prompt_rate()},
+                            {"decode_tokens_per_second", row.decode_rate()},
+                            {"milliseconds_per_prompt_token",
+                             milliseconds(row.speed.prompt, static_cast<double>(row.context))},
+                            {"milliseconds_per_token", milliseconds(row.speed.token, 1)},
+                            {"kept_entries", row.speed.cache.kept_entries},
+                            {"cache_bytes", row.speed.cache.bytes},
+                            {"full_cache_bytes", row.speed.full_bytes}});
+  }
+  return json;
+}
+
 Json catalogue_json() {
   Json policies = Json::array();
   for (const PolicyInfo& policy : policy_catalogue()) {
@@ -168,6 +197,32 @@ void print_table(std::ostream& out, const Comparison& comparison) {
     print_wrapped(out, note, 86, "      ");
   }
   out << format("%.0f s with %d at a time.\n", comparison.seconds, options.workers);
+}
+
+void print_table(std::ostream& out, std::span<const SpeedRow> rows, const SpeedOptions& options) {
+  const CacheRequest& request = rows.front().request;
+  out << format("%s, %s, threads: %d\n\n", request.policy.c_str(), request.kv_type.c_str(),
+                request.team->threads());
+  out << format("%7s %7s %9s %9s %11s = %11s + %9s + %6s + %6s %9s %8s\n", "context", "budget",
+                "prompt/s", "decode/s", "ms a token", "projections", "attention", "policy", "rest",
+                "cache MiB", "of full");
+  for (const SpeedRow& row : rows) {
+    const TokenSeconds& token = row.speed.token;
+    const double bytes = static_cast<double>(row.speed.cache.bytes);
+    out << format("%7lld %7s %9.1f %9.1f %11.3f = %11.3f + %9.3f + %6.3f + %6.3f %9.2f %6.1f %%\n",
+                  static_cast<long long>(row.context),
+                  row.request.budget ? std::to_string(*row.request.budget).c_str() : "-",
+                  row.prompt_rate(), row.decode_rate(), 1e3 * token.total(),
+                  1e3 * token.projections, 1e3 * token.attention, 1e3 * token.policy,
+                  1e3 * token.rest, bytes / kMiB,
+                  100 * bytes / static_cast<double>(row.speed.full_bytes));
+  }
+  out << format(
+      "\nTokens per second: of the prompt, fed %lld at a time, and of %lld tokens generated after "
+      "it.\nThese and milliseconds: their middle half by time, which leaves out what is done only "
+      "now and "
+      "then.\nBytes: all layers and heads in the end.\n",
+      static_cast<long long>(options.chunk), static_cast<long long>(options.tokens));
 }
 
 void print_catalogue(std::ostream& out) {

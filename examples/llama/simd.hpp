@@ -12,9 +12,8 @@
 #include <immintrin.h>
 #endif
 
-// The few operations that quantised products are made of, on 32 bytes at a time: with AVX2 (and the
-// VNNI dot product where there is one), else in plain loops. Both give the same integers; the order
-// of the float additions differs.
+// The few operations that dequantising is made of, on 32 bytes at a time: with AVX2, else in plain
+// loops. Both give the same.
 namespace llama::simd {
 
 inline tersekv::Half load_half(const std::byte* at) {
@@ -66,39 +65,6 @@ inline void store(Bytes bytes, std::uint8_t* dst) {
   _mm256_storeu_si256(reinterpret_cast<Bytes*>(dst), bytes);
 }
 
-/// Sum over blocks of scale * (the integer dot product of 32 unsigned with 32 signed bytes).
-class BlockSum {
- public:
-  void add(Bytes u, const std::int8_t* s, float scale) {
-    const Bytes bytes = _mm256_loadu_si256(reinterpret_cast<const Bytes*>(s));
-    lanes_ = _mm256_fmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(dot(u, bytes)), lanes_);
-  }
-  float total() const {
-    const __m128 four =
-        _mm_add_ps(_mm256_castps256_ps128(lanes_), _mm256_extractf128_ps(lanes_, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-  }
-
- private:
-  static Bytes dot(Bytes u, Bytes s) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s);
-#elif defined(__AVXVNNI__)
-    return _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), u, s);
-#else
-    // Widened to 16 bits: the shorter maddubs would saturate at 8-bit weights.
-    const auto half = [](__m128i a, __m128i b) {
-      return _mm256_madd_epi16(_mm256_cvtepu8_epi16(a), _mm256_cvtepi8_epi16(b));
-    };
-    return _mm256_add_epi32(half(_mm256_castsi256_si128(u), _mm256_castsi256_si128(s)),
-                            half(_mm256_extracti128_si256(u, 1), _mm256_extracti128_si256(s, 1)));
-#endif
-  }
-
-  __m256 lanes_ = _mm256_setzero_ps();
-};
-
 #else
 
 struct Bytes {
@@ -134,19 +100,6 @@ inline Bytes add_fifth_bits(Bytes nibbles, std::uint32_t bits) {
 }
 
 inline void store(const Bytes& bytes, std::uint8_t* dst) { std::memcpy(dst, bytes.at, 32); }
-
-class BlockSum {
- public:
-  void add(const Bytes& u, const std::int8_t* s, float scale) {
-    std::int32_t dot = 0;
-    for (int j = 0; j < 32; ++j) dot += u.at[j] * s[j];
-    total_ += scale * static_cast<float>(dot);
-  }
-  float total() const { return total_; }
-
- private:
-  float total_ = 0;
-};
 
 #endif
 

@@ -221,7 +221,7 @@ class Refusals(Case):
         self.refused(*tova[:-1], "lru", *budget, saying="streaming_llm, h2o, tova")
         self.refused(*tova, *budget, "--set", "sinks=4", saying="group_reduce")
         self.refused(*tova, *budget, "--set", "sinks", saying="name=value")
-        self.refused(*tova, *budget, "--kv-type", "f64", saying="f32, f16 or bf16")
+        self.refused(*tova, *budget, "--kv-type", "f64", saying="f32, f16, bf16, int8")
         self.refused(*tova[:-1], "weightedkv", "--budget", 5)
         self.refused(*tova[:-1], "kvzap", saying="surrogate")
         for policy, setting in [("morphkv", "fusion=median"), ("keepkv", "decay=nan"),

@@ -22,7 +22,8 @@ inline const std::vector<TensorType> kTypes = {TensorType::f32,  TensorType::f16
                                                TensorType::q4_0, TensorType::q4_1, TensorType::q5_0,
                                                TensorType::q5_1, TensorType::q8_0};
 
-inline bool is_quantised(TensorType type) { return llama::block_layout(type)->elements > 1; }
+inline const std::vector<TensorType> kQuantisedTypes = {
+    TensorType::q4_0, TensorType::q4_1, TensorType::q5_0, TensorType::q5_1, TensorType::q8_0};
 
 inline double half_at(const std::byte* at) {
   tersekv::Half half;
@@ -110,7 +111,8 @@ inline Weight random_weight(TensorType type, std::int64_t rows, std::int64_t col
   return weight;
 }
 
-/// What a product y = W x may be off by, and is expected to be, when x is rounded to 16 bits.
+/// What a product y = W x may be off by, and is expected to be, when x is rounded to 16 bits in
+/// blocks.
 struct Judgement {
   double worst = 0;     // largest |error| / bound; at most 1
   double variance = 0;  // mean of (error / its expected standard deviation)^2; close to 1
@@ -126,7 +128,7 @@ inline Judgement judge(const Weight& weight, const Floats& x, const Floats& y) {
       for (std::int64_t i = first; i < first + llama::kBlock; ++i) {
         largest = std::max(largest, std::abs(x[static_cast<std::size_t>(i)]));
       }
-      const double step = largest / 127.0 / 254.0;  // rounding errs by up to half a step, uniformly
+      const double step = largest / 32639.0;  // rounding errs by up to half a step, uniformly
       for (std::int64_t i = first; i < first + llama::kBlock; ++i) {
         const double w = weight.at(row, i);
         exact += w * x[static_cast<std::size_t>(i)];

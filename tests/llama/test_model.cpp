@@ -17,6 +17,13 @@ using llama::Token;
 using llama_test::TinyModel;
 using Row = std::vector<double>;
 
+const TinyModel kQuantised{.embedding = 32,
+                           .head_dim = 16,
+                           .feed_forward = 64,
+                           .rotated = 16,
+                           .quantised = true,
+                           .seed = 9};
+
 // The model once more, in double precision, from the definitions, one token and one number at a
 // time.
 class SlowModel {
@@ -167,6 +174,7 @@ TEST_CASE("the model computes what its definition says") {
   SECTION("only the first dimensions of a head turn") {
     check_against_slow({.head_dim = 6, .rotated = 2, .seed = 5});
   }
+  SECTION("quantised weights") { check_against_slow(kQuantised); }
   SECTION("positions scaled, frequencies stretched") {
     check_against_slow({.rope_scale = 2.5f, .stretched = true, .seed = 6});
   }
@@ -211,16 +219,38 @@ TEST_CASE("every policy gives the same logits whatever the chunks") {
   }
 }
 
-TEST_CASE("activations rounded to int8 come close") {
-  TinyModel tiny;
+TEST_CASE("activations rounded to 16 bits come close, and are rounded") {
+  TinyModel tiny = kQuantised;
   const std::vector<std::byte> bytes = tiny.build();
   const llama::GgufFile file(bytes, "tiny");
   const llama::Model model(file);
   const std::vector<Token> tokens = random_tokens(20, tiny.vocab, 8);
   const llama::CacheRequest request{.shape = model.cache_shape()};
   const llama::Matrix exact = run(model, request, tokens, 1);
-  const llama::Matrix fast = run(model, request, tokens, 1, {.threads = 2, .exact = false});
-  CHECK(largest_difference(exact, fast) < 0.05 * exact.cwiseAbs().maxCoeff());
+  const llama::Matrix fast = run(model, request, tokens, 1, {.exact = false});
+  const double size = exact.cwiseAbs().maxCoeff();
+  CHECK(largest_difference(exact, fast) < 1e-3 * size);
+  CHECK(largest_difference(exact, fast) > 1e-6 * size);
+  CHECK(largest_difference(exact, run(model, request, tokens, 7, {.exact = false})) < 1e-3 * size);
+}
+
+TEST_CASE("logits have the same bits whatever the number of threads") {
+  // Rows of 20 elements, so that few of them are aligned.
+  for (TinyModel tiny : {TinyModel{}, kQuantised}) {
+    const std::vector<std::byte> bytes = tiny.build();
+    const llama::GgufFile file(bytes, "tiny");
+    const llama::Model model(file);
+    const std::vector<Token> tokens = random_tokens(20, tiny.vocab, 8);
+    for (const Index chunk : {Index{1}, Index{7}}) {
+      llama::CacheRequest request{.shape = model.cache_shape()};
+      const llama::Matrix expected = run(model, request, tokens, chunk, {.exact = false});
+      for (const int threads : {2, 3}) {
+        llama::Team team(threads);
+        request.team = &team;
+        CHECK(run(model, request, tokens, chunk, {.team = &team, .exact = false}) == expected);
+      }
+    }
+  }
 }
 
 TEST_CASE("models that cannot be run are refused") {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "gguf_builder.hpp"
+#include "tersekv/element.hpp"
 
 namespace llama_test {
 
@@ -18,6 +21,7 @@ struct TinyModel {
                 feed_forward = 20, rotated = 4;
   float epsilon = 1e-5f, rope_base = 100.0f, rope_scale = 1.0f;
   bool tied = false, stretched = false;  ///< stretched: rope_freqs.weight is given
+  bool quantised = false;                ///< matrices in Q8_0; their inputs must be multiples of 32
   std::uint32_t seed = 1;
 
   std::map<std::string, std::vector<float>> weights = {};  ///< [rows, cols] by name
@@ -52,7 +56,11 @@ struct TinyModel {
       for (float& value : values) value = normal(random);
       std::vector<std::uint64_t> shape = {cols};
       if (rows > 1) shape.push_back(rows);
-      file.tensor(name, shape, 0, std::as_bytes(std::span(values)));
+      if (quantised && rows > 1) {
+        file.tensor(name, shape, 8, quantise(values));
+      } else {
+        file.tensor(name, shape, 0, std::as_bytes(std::span(values)));
+      }
     };
     const std::uint32_t q_rows = q_heads * head_dim, kv_rows = kv_heads * head_dim;
     tensor("token_embd.weight", vocab, embedding, 0, 1);
@@ -72,6 +80,27 @@ struct TinyModel {
       tensor(layer + "ffn_down.weight", embedding, feed_forward, 0, 0.3f);
     }
     return file.build();
+  }
+
+ private:
+  // Q8_0 blocks of the values, which become what these say.
+  static std::vector<std::byte> quantise(std::vector<float>& values) {
+    std::vector<std::byte> blocks;
+    for (auto block = values.begin(); block != values.end(); block += 32) {
+      const float largest = *std::max_element(block, block + 32),
+                  least = *std::min_element(block, block + 32);
+      const auto half = tersekv::from_float<tersekv::Half>(std::max(largest, -least) / 127);
+      const float scale = tersekv::to_float(half);
+      for (const int byte : {half.bits & 255, half.bits >> 8}) {
+        blocks.push_back(static_cast<std::byte>(byte));
+      }
+      for (auto value = block; value != block + 32; ++value) {
+        const float level = std::clamp(std::round(*value / scale), -127.0f, 127.0f);
+        blocks.push_back(static_cast<std::byte>(static_cast<std::int8_t>(level)));
+        *value = scale * level;
+      }
+    }
+    return blocks;
   }
 };
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "product.hpp"
+
+#include <algorithm>
+
+#include "lanes.hpp"
+
+namespace llama {
+namespace {
+
+// Rows of x that meet a tile's block while its levels are in registers.
+constexpr std::int64_t kMostRows = 8;
+
+// Rows of x that stay in the second-level cache while the weights pass by.
+constexpr std::int64_t kRowsAtOnce = 128;
+
+// The unsigned levels of a tile's block: 8 groups of 4 columns.
+template <TensorType type>
+void load_levels(const std::byte* block, lanes::Bytes (&levels)[8]) {
+  constexpr LevelFormat format = level_format(type);
+  constexpr TileLayout layout(format);
+  const std::byte* at = block + layout.levels;
+  if constexpr (format.bits == 8) {
+    for (int g = 0; g < 8; ++g) levels[g] = lanes::load_bytes(at + 64 * g);
+  } else {
+    for (int g = 0; g < 4; ++g) {
+      const lanes::Bytes both = lanes::load_bytes(at + 64 * g);
+      levels[g] = lanes::low_halves(both);
+      levels[g + 4] = lanes::high_halves(both);
+    }
+  }
+  if constexpr (format.bits == 5) {
+    for (int g = 0; g < 8; ++g) {
+      levels[g] = lanes::add_fifths(levels[g], block + layout.fifths + 8 * g);
+    }
+  }
+}
+
+// The integer products of one row of x with a block; two sums at a time hide each other's latency.
+// Inlined at any cost: the levels are to stay in registers.
+template <int bits>
+[[gnu::always_inline]] inline lanes::Ints dot_block(const lanes::Bytes (&levels)[8],
+                                                    const RoundedRow& x, std::int64_t at) {
+  lanes::Ints even = lanes::zero_ints(), odd = lanes::zero_ints();
+  for (int g = 0; g < 8; g += 2) {
+    even = lanes::dot<bits>(even, levels[g], x.coarse + at + 4 * g);
+    odd = lanes::dot<bits>(odd, levels[g + 1], x.coarse + at + 4 * g + 4);
+  }
+  even = lanes::times_256(even);
+  odd = lanes::times_256(odd);
+  for (int g = 0; g < 8; g += 2) {
+    even = lanes::dot<bits>(even, levels[g], x.fine + at + 4 * g);
+    odd = lanes::dot<bits>(odd, levels[g + 1], x.fine + at + 4 * g + 4);
+  }
+  return lanes::add(even, odd);
+}
+
+// kRows rows of x, from `first` on, by one tile: y [kRows, stride], `count` columns of it.
+template <TensorType type, std::int64_t kRows>
+void multiply_tile(const std::byte* tile, const RoundedRows& x, std::int64_t first,
+                   std::int64_t count, float* y, std::int64_t stride) {
+  constexpr LevelFormat format = level_format(type);
+  constexpr TileLayout layout(format);
+  RoundedRow rows[kRows];
+  lanes::Floats sums[kRows];
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    rows[r] = x.row(first + r);
+    sums[r] = lanes::zero_floats();
+  }
+  for (std::int64_t b = 0; b < x.cols() / kBlock; ++b, tile += layout.bytes) {
+    lanes::Bytes levels[8];
+    load_levels<type>(tile, levels);
+    const lanes::Floats scales = lanes::load_halves(tile);
+    const lanes::Floats offsets = format.has_offset ? lanes::load_halves(tile + layout.offsets)
+                                                    : lanes::times(scales, format.zero);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const lanes::Ints dots = dot_block<format.bits>(levels, rows[r], b * kBlock);
+      const lanes::Floats scaled = lanes::times(lanes::to_floats(dots), scales);
+      sums[r] = lanes::plus_product(sums[r], scaled, rows[r].scales[b]);
+      sums[r] = lanes::plus_product(sums[r], offsets, rows[r].sums[b]);
+    }
+  }
+  for (std::int64_t r = 0; r < kRows; ++r) lanes::store(sums[r], count, y + r * stride);
+}
+
+// Rows [first, last) of x by one tile, kMost at a time, the rest by halves of that.
+template <TensorType type, std::int64_t kMost = kMostRows>
+void multiply_rows(const std::byte* tile, const RoundedRows& x, std::int64_t first,
+                   std::int64_t last, std::int64_t count, float* y, std::int64_t stride) {
+  for (; first + kMost <= last; first += kMost) {
+    multiply_tile<type, kMost>(tile, x, first, count, y + first * stride, stride);
+  }
+  if constexpr (kMost > 1) {
+    if (first < last) multiply_rows<type, kMost / 2>(tile, x, first, last, count, y, stride);
+  }
+}
+
+// The tiles [first, last) of one product.
+template <TensorType type>
+void multiply_tiles(const Product& product, const RoundedRows& x, std::int64_t first,
+                    std::int64_t last) {
+  const std::int64_t rows = product.weight->rows();
+  for (std::int64_t start = 0; start < x.rows(); start += kRowsAtOnce) {
+    const std::int64_t end = std::min(start + kRowsAtOnce, x.rows());
+    for (std::int64_t i = first; i < last; ++i) {
+      multiply_rows<type>(product.weight->tile(i), x, start, end,
+                          std::min(kTileRows, rows - i * kTileRows), product.y + i * kTileRows,
+                          rows);
+    }
+  }
+}
+
+}  // namespace
+
+void multiply(std::span<const Product> products, const RoundedRows& x, Team& team) {
+  team.run([&](int thread) {
+    for (const Product& product : products) {
+      const std::int64_t tiles = product.weight->tiles();
+      const std::int64_t first = tiles * thread / team.threads();
+      const std::int64_t last = tiles * (thread + 1) / team.threads();
+      with_quantised(product.weight->type(),
+                     [&]<TensorType type>() { multiply_tiles<type>(product, x, first, last); });
+    }
+  });
+}
+
+}  // namespace llama
