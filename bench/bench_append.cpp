@@ -21,7 +21,7 @@ class Append {
     const double before = samples.total();
     draw();
     for (auto& cache : layers_.caches()) {
-      samples.add(seconds_of([&] { Layers<PolicyType, T>::append(cache, tokens_); }));
+      samples.add(seconds_of([&] { append_tokens(cache, tokens_); }));
     }
     for (auto& cache : layers_.caches()) cache.compress(0);
     return samples.total() - before;
@@ -30,7 +30,7 @@ class Append {
   bool right() {
     draw();
     auto& cache = layers_.caches().back();
-    Layers<PolicyType, T>::append(cache, tokens_);
+    append_tokens(cache, tokens_);
     const Index h = layers_.at().heads.kv - 1;
     const std::vector<Entry> entries = cache.entries(0, h);
     bool same = true;

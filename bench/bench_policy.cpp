@@ -12,8 +12,6 @@
 namespace tersekv::bench {
 namespace {
 
-enum class Handed { rows, queries };
-
 /// Samples of the four verbs, of all four, and of the policy's share, one per layer and token.
 struct Verbs {
   Samples append, attend, observe, compress, all, policy_over_attend;
@@ -23,11 +21,7 @@ template <Handed handed, class PolicyType, class T>
 class Step {
  public:
   explicit Step(Layers<PolicyType, T>& layers)
-      : layers_(layers),
-        heads_(layers.at().heads),
-        token_(heads_),
-        out_(token_.q_size()),
-        lse_(static_cast<std::size_t>(heads_.kv * heads_.group)) {}
+      : layers_(layers), token_(layers.at().heads), step_(layers.at().heads) {}
 
   /// One token through all layers. Returns the seconds of all verbs.
   double round(Verbs& verbs) {
@@ -36,70 +30,21 @@ class Step {
     const double before = verbs.all.total();
     for (Index layer = 0; auto& cache : layers_.caches()) {
       token_.draw(position, 1, layer++);
-      step(cache, verbs);
+      const VerbSeconds seconds = step_(cache, token_);
+      verbs.append.add(seconds.append);
+      verbs.attend.add(seconds.attend);
+      verbs.observe.add(seconds.observe);
+      verbs.compress.add(seconds.compress);
+      verbs.all.add(seconds.all());
+      verbs.policy_over_attend.add((seconds.observe + seconds.compress) / seconds.attend);
     }
     return verbs.all.total() - before;
   }
 
  private:
-  using Cache = KVCache<PolicyType, T>;
-  static constexpr bool kRows =
-      handed == Handed::rows && PolicyType::observes == Observes::attention;
-  static constexpr bool kLogits =
-      handed == Handed::rows && PolicyType::observes == Observes::logits;
-
-  void step(Cache& cache, Verbs& verbs) {
-    const double append = seconds_of([&] { Layers<PolicyType, T>::append(cache, token_); });
-    stride_ = 0;
-    for (Index h = 0; h < heads_.kv; ++h) stride_ = std::max(stride_, cache.length(0, h) + 64);
-    if constexpr (kRows || kLogits) {
-      rows_.resize(static_cast<std::size_t>(stride_ * std::max(heads_.kv, heads_.group)));
-    }
-    AttendOutputs outputs{.lse = lse_.data()};
-    if constexpr (kRows) outputs.rows = {rows_.data(), 1, 0, stride_};
-    const TokenView<float> out = nhd_view(out_.data(), 1, heads_.kv * heads_.group, heads_.dim);
-    const double attend = seconds_of([&] { cache.attend(0, token_.q(), out, outputs); });
-    double observe = 0;
-    if constexpr (kRows) {
-      const AttentionRows<const float> rows{rows_.data(), 1, 0, stride_};
-      observe = seconds_of([&] { cache.observe(0, rows); });
-    } else if constexpr (kLogits) {
-      for (Index h = 0; h < heads_.kv; ++h) observe += observe_logits(cache, h);
-    } else if constexpr (PolicyType::observes != Observes::nothing) {
-      observe = seconds_of([&] { cache.observe(0, token_.q()); });
-    }
-    const double compress = seconds_of([&] { cache.compress(0); });
-    verbs.append.add(append);
-    verbs.attend.add(attend);
-    verbs.observe.add(observe);
-    verbs.compress.add(compress);
-    verbs.all.add(append + attend + observe + compress);
-    verbs.policy_over_attend.add((observe + compress) / attend);
-  }
-
-  double observe_logits(Cache& cache, Index h) {
-    const auto head = cache.mutable_head(0, h);
-    const float* query = token_.q().data + h * heads_.group * heads_.dim;
-    stride_ = stride_ / 64 * 64;
-    for (Index g = 0; g < heads_.group; ++g) {
-      key_products(head, 0, head.length(), query + g * heads_.dim, head.shape().scale,
-                   rows_.data() + g * stride_);
-    }
-    const Observation row{.visible = head.length(),
-                          .first = true,
-                          .logits = rows_.data(),
-                          .logit_stride = stride_,
-                          .lse = lse_.data() + h * heads_.group,
-                          .query = query};
-    SerialTeam team;
-    return seconds_of([&] { cache.policy().observe(team, head, row); });
-  }
-
   Layers<PolicyType, T>& layers_;
-  Heads heads_;
   Tokens token_;
-  std::vector<float> out_, lse_, rows_;
-  Index stride_ = 0;
+  DecodeStep<handed, KVCache<PolicyType, T>> step_;
 };
 
 template <Handed handed, class PolicyType, class T>

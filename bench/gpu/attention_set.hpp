@@ -53,7 +53,7 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
 
   AttentionSet(const AttentionShape& shape, std::uint64_t seed, Stream stream)
       : shape_(check(shape)),
-        layout_(kPageSize, shape.head_dim, sizeof(Codec), sizeof(Codec), true, 0, 0),
+        layout_(tersekv::PageLayout::of<Codec, Codec>(kPageSize, shape.head_dim, true, 0, 0)),
         pages_of_copy_(pages_of(shape)),
         pool_(std::max<Index>(shape.copies * pages_of_copy_, 1)),
         sink_(1) {

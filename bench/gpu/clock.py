@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times contestants in turns: on a GPU with events around graph replays, on the host by its clock."""
+import os
+import sys
 import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "common"))
+from turns import alternating  # noqa: E402
 
 SPIN_TURNS = 20000  # long enough for the host to queue a sample, about a tenth of a millisecond
 
@@ -89,14 +94,6 @@ class HostClock:
             contestants[name].replay()
             times[name] = 1e6 * (time.perf_counter() - start) / contestants[name].calls
         return times
-
-
-def alternating(names, index):
-    """Forwards and backwards in turns, starting one further each time they are forwards."""
-    names = list(names)
-    shift = index // 2 % max(len(names), 1)
-    names = names[shift:] + names[:shift]
-    return names[::-1] if index % 2 else names
 
 
 def compare(clock, contestants, seconds, before=None, spin=True, least=8, most=60):

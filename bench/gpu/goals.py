@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the CUDA cache is meant to reach on an H200, and whether results do. Ratios are taken round by
 round, where all contestants ran right after one another, and their median counts."""
-import statistics
+import os
+import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "common"))
+from judge import goal, median, ratio  # noqa: E402
 
 DEVICE = "H200"
 BANDWIDTH, RAGGED_BANDWIDTH = 0.85, 0.80  # of the probe's
@@ -13,17 +17,6 @@ POLICY, SIMILARITY = 0.05, 0.20  # a step over its attention, less 1
 RIVALS = ("flashinfer", "sdpa")  # those that compute the same: attention without a bias
 
 
-def ratio(samples, above, below):
-    """The median of above / below over the rounds; None where one did not take part."""
-    if not samples.get(above) or not samples.get(below):
-        return None
-    return statistics.median(a / b for a, b in zip(samples[above], samples[below]))
-
-
-def median(samples, name):
-    return statistics.median(samples[name]) if samples.get(name) else None
-
-
 def best_rival(samples):
     """(name, its time over ours without bias and scores), of the fastest; None without rivals."""
     found = [(median(samples, name), name) for name in RIVALS if samples.get(name)]
@@ -31,11 +24,6 @@ def best_rival(samples):
         return None
     name = min(found)[1]
     return name, ratio(samples, name, "ours_plain"), ratio(samples, name, "ours")
-
-
-def goal(text, value, limit, at_least):
-    met = None if value is None else (value >= limit if at_least else value <= limit)
-    return {"goal": text, "value": value, "limit": limit, "met": met}
 
 
 def of_attention(result):

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <map>
 
+#include "../common/c_calls.hpp"
 #include "api.h"
 #include "attention_set.hpp"
 #include "policy_set.hpp"
@@ -27,31 +27,6 @@ namespace tersekv_bench {
 using AttentionSetHandle = AnyAttentionSet<Device>;
 using PolicySetHandle = AnyPolicySet<Device>;
 
-inline std::string& last_error() {
-  static thread_local std::string text;
-  return text;
-}
-/// f's result, or `failed` where it throws.
-template <class R, class F>
-R guarded(R failed, F&& f) noexcept {
-  try {
-    return f();
-  } catch (const std::exception& e) {
-    try {
-      last_error() = e.what();
-    } catch (...) {
-    }
-  } catch (...) {
-  }
-  return failed;
-}
-template <class F>
-int status_of(F&& f) noexcept {
-  return guarded(1, [&] {
-    f();
-    return 0;
-  });
-}
 template <class Stream>
 Stream stream_as(void* stream) {
   if constexpr (std::is_pointer_v<Stream>) {

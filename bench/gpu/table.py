@@ -4,68 +4,19 @@ line per stage of run.sh: name, verdict, seconds. Ends with 1, and says why, for
 """
 import contextlib
 import io
-import json
 import sys
 
-import goals
+import goals  # which says where what is shared lies
+import markdown
+import measured
+from markdown import fixed, percent, rows, text
 
-SECTIONS = ("attention", "steps", "graphs", "budgets", "batches", "left_out", "failed")
-
-
-class Malformed(Exception):
-    pass
+TIMED = ("attention", "steps", "graphs", "budgets")
+LISTED = ("batches", "left_out", "failed")
 
 
 def load(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            report = json.load(file)
-    except (OSError, ValueError) as error:
-        raise Malformed(f"{path}: expected JSON, got {error}") from error
-    if not isinstance(report, dict) or report.get("format") != 1:
-        raise Malformed(f"{path}: expected an object with \"format\": 1")
-    for name in ("date", "command", "device", "versions"):
-        if name not in report:
-            raise Malformed(f"{path}: \"{name}\" is missing")
-    for section in SECTIONS:
-        report.setdefault(section, [])
-        if not isinstance(report[section], list):
-            raise Malformed(f"{path}: \"{section}\": expected a list")
-        for result in report[section]:
-            if not isinstance(result, dict) or "case" not in result:
-                raise Malformed(f"{path}: \"{section}\": a result without a case")
-            if section in SECTIONS[:4] and not good_samples(result.get("samples_us")):
-                raise Malformed(f"{path}: {result['case']}: samples_us: expected positive numbers, "
-                                "as many for each contestant")
-    return report
-
-
-def good_samples(samples):
-    return (isinstance(samples, dict) and
-            all(isinstance(of_one, list) and of_one and
-                all(isinstance(us, (int, float)) and us > 0 for us in of_one)
-                for of_one in samples.values()) and
-            len({len(of_one) for of_one in samples.values()}) == 1)
-
-
-def text(value, digits=3):
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    return f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:.0f}"
-
-
-def fixed(value):
-    return "-" if value is None else f"{value:.2f}"
-
-
-def rows(head, lines):
-    print("| " + " | ".join(head) + " |")
-    print("|---|" + "---:|" * (len(head) - 1))
-    for line in lines:
-        print("| " + " | ".join(line) + " |")
-    print()
+    return measured.load(path, ("date", "command", "device", "versions"), TIMED, LISTED)
 
 
 def of_case(result):
@@ -109,16 +60,7 @@ def attention(results):
     if fewer:
         print("\\* fewer copies than it takes to pass the L2 three times:\n")
         print("\n".join(fewer) + "\n")
-    skipped = {}
-    for result in results:
-        for name, why in result.get("skipped", {}).items():
-            skipped.setdefault((name, why), []).append(result["case"])
-    if skipped:
-        print("Skipped:\n")
-        for (name, why), cases in skipped.items():
-            where = "everywhere" if len(cases) == len(results) else "; ".join(cases)
-            print(f"- {name}: {why} ({where})")
-        print()
+    markdown.skips(results)
 
 
 def steps(results):
@@ -129,10 +71,6 @@ def steps(results):
          [[r["case"], str(r["copies"]), fixed(goals.ratio(r["samples_us"], "step", "attend")),
            percent(goals.of_step(r)[0]["value"]), text(goals.median(r["samples_us"], "step")),
            text(goals.median(r["samples_us"], "attend"))] for r in results])
-
-
-def percent(value):
-    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def graphs(results):
@@ -169,22 +107,7 @@ def verdicts(report):
     device = report["device"].get("name", "?")
     if goals.DEVICE not in device:
         print(f"They are set for an {goals.DEVICE}; this is {device}.\n")
-    found = goals.all_goals(report)
-    kinds = {}
-    for _, case, one in found:
-        kinds.setdefault((one["goal"], one["limit"]), []).append((case, one))
-    lines = []
-    for (name, limit), each in kinds.items():
-        judged = [(case, one) for case, one in each if one["met"] is not None]
-        missed = [(case, one) for case, one in judged if not one["met"]]
-        verdict = "not measured" if not judged else (
-            f"MISSED in {len(missed)} of {len(judged)}" if missed else f"met in all {len(judged)}")
-        worst = "; ".join(f"{case}: {fixed(one['value'])}" for case, one in missed)
-        lines.append([name, text(limit), verdict, worst or "-"])
-    if lines:
-        rows(["goal", "limit", "verdict", "where missed"], lines)
-    else:
-        print("Nothing was measured that has a goal.\n")
+    markdown.verdicts(goals.all_goals(report))
 
 
 def main(path, stages_path=None):
@@ -211,12 +134,8 @@ def main(path, stages_path=None):
             section(results)
         else:
             print(f"## {section.__name__}\n\nNot measured.\n")
-    for section, title in (("failed", "Failed"), ("left_out", "Left out")):
-        if report[section]:
-            print(f"## {title}\n")
-            for one in report[section]:
-                print(f"- {one.get('section', '?')} {one['case']}: {one.get('reason', '?')}")
-            print()
+    markdown.failures("Failed", report["failed"])
+    markdown.failures("Left out", report["left_out"])
 
 
 if __name__ == "__main__":
@@ -226,6 +145,6 @@ if __name__ == "__main__":
     try:
         with contextlib.redirect_stdout(whole):
             main(*sys.argv[1:])
-    except (Malformed, OSError, KeyError, TypeError) as problem:
+    except (measured.Malformed, OSError, KeyError, TypeError) as problem:
         sys.exit(f"table.py: {type(problem).__name__}: {problem}")
     sys.stdout.write(whole.getvalue())

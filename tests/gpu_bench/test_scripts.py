@@ -98,6 +98,7 @@ class Stages(RunTest):
         super().setUp()
         os.makedirs(self.path("tree/bench"))
         shutil.copytree(GPU, self.path("tree/bench/gpu"))
+        shutil.copytree(os.path.join(ROOT, "bench", "common"), self.path("tree/bench/common"))
         self.tools = self.fake_tools()
         self.tool("cmake", "exit 0")
         self.tool("ctest", "exit 0")

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """table.py on made-up numbers."""
 import json
-import re
 import sys
 import unittest
 
-from support import FolderTest, GPU, main, run
+from support import GPU, TableTest, main, run
 import goals
 
 
@@ -30,31 +29,11 @@ def report(**sections):
             **sections}
 
 
-class Table(FolderTest):
+class Table(TableTest):
     def table(self, content, stages=None):
         path = self.write("r.json", content if isinstance(content, str) else json.dumps(content))
         more = [] if stages is None else [self.write("stages.txt", stages)]
         return run(sys.executable, "-B", f"{GPU}/table.py", path, *more)
-
-    def markdown(self, content, stages=None):
-        done = self.table(content, stages)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        # Every table is one: as many cells in each row.
-        for block in re.findall(r"(?:^\|.*\n)+", done.stdout, re.M):
-            self.assertEqual(len({line.count("|") for line in block.splitlines()}), 1, block)
-        return done.stdout
-
-    def row(self, text, start):
-        rows = [line for line in text.splitlines() if line.startswith(f"| {start} |")]
-        self.assertEqual(len(rows), 1, text)
-        return [cell.strip() for cell in rows[0].strip("|").split("|")]
-
-    def refused(self, content, why):
-        done = self.table(content)
-        self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn(why, done.stderr)
-        self.assertEqual(done.stdout, "")
-        self.assertNotIn("Traceback", done.stderr)
 
     def test_says_where_and_how(self):
         text = self.markdown(report())

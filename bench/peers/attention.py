@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decode attention, one query of every head: ours with all that a policy may want, the same kernel
+without, what the machine could do at best, and PyTorch."""
+import dataclasses
+
+import cases
+import torch_peer
+from timing import compare, timed
+
+OURS_TOLERANCE = 2e-4  # against a double loop: of outputs that are averages of values of variance 1
+
+
+def measure(bench, case):
+    copies = cases.copies_beyond(bench.plan, case, bench.last_level)
+    library = bench.library
+    with library.caches("weighted", case, copies) as ours, \
+            library.caches("full", case, copies) as plain:
+        ours.weigh(11)
+        errors = {"ours": torch_peer.verify("ours", ours.difference(), OURS_TOLERANCE),
+                  "plain": torch_peer.verify("plain", plain.difference(), OURS_TOLERANCE)}
+        footprint = copies * case.kv_bytes()
+
+        def probe(calls):
+            return calls * library.read_seconds(footprint, case.threads) / copies
+
+        def peak(calls):
+            return calls * case.flops() / library.peak(case.threads)
+        contestants = {"ours": lambda calls: ours.attend(calls, True), "plain": plain.attend,
+                       "probe": probe, "peak": peak}
+        skipped, peer_bytes = {}, None
+        if bench.torch is None:
+            skipped["PyTorch"] = bench.why_no_torch
+        else:
+            bench.torch.set_num_threads(case.threads)
+            peer = torch_peer.Copies(bench.torch, ours, copies)
+            errors.update(check(bench.torch, peer, ours))
+            contestants.update({"sdpa": timed(peer.sdpa), "sdpa_bias": timed(peer.sdpa_bias),
+                                "products": timed(peer.products)})
+            peer_bytes = peer.bytes()
+        samples = compare(contestants, bench.plan.seconds, copies, bench.plan.least)
+        return {"case": case.name, **dataclasses.asdict(case), "level": bench.plan.levels[case.entries],
+                "copies": copies, "kv_bytes": case.kv_bytes(), "flops": case.flops(),
+                "bytes": ours.bytes(), "peer_bytes": peer_bytes, "errors": errors,
+                "skipped": skipped, "samples_us": samples}
+
+
+def check(torch, peer, ours):
+    """Everybody's result against a reference in double, on the very numbers that will be timed."""
+    tolerance = torch_peer.TOLERANCE[ours.case.element]
+    out, rows = (torch.frombuffer(x, dtype=torch.float32) for x in ours.attention(True))
+    plain_reference = peer.reference(False)
+    reference = peer.reference(True)
+    products = peer.products()
+    # PyTorch gets int8's numbers rounded to bfloat16, and so does this reference.
+    exact = 1e-4 if ours.case.element != "int8" else tolerance
+    found = {"ours": (out, reference[0], exact), "ours rows": (rows, reference[1], exact),
+             "sdpa": (peer.sdpa(), plain_reference[0], tolerance),
+             "sdpa_bias": (peer.sdpa_bias(), reference[0], tolerance),
+             "products": (products[0], reference[0], tolerance),
+             "products rows": (products[1], reference[1], tolerance)}
+    return {name: torch_peer.verify(name, torch_peer.far(torch, got, expected), limit)
+            for name, (got, expected, limit) in found.items()}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "../bandwidth.hpp"
+#include "threads.hpp"
+
+// What the machine could do at best: the two sides of the roofline.
+namespace tersekv::peers {
+
+/// A buffer that threads read, each a part of its own.
+class SharedRead {
+ public:
+  double pass(Index bytes, int threads) {
+    const Threads executor(threads);
+    // Whole steps of the summing loop, in whole 64-byte lines.
+    const Index part = std::max<Index>(bytes / (512 * threads), 1) * 64;
+    reserve(part * threads);
+    const Index repeats = std::max<Index>((Index{1} << 20) / (8 * part * threads), 1);
+    return std::min(pass<0>(executor, part, repeats), pass<8192>(executor, part, repeats)) *
+           static_cast<double>(bytes) / static_cast<double>(8 * part * threads);
+  }
+
+ private:
+  template <Index ahead>
+  double pass(const Threads& executor, Index part, Index repeats) const {
+    const auto read = [&](Index task, int) {
+      for (Index i = 0; i < repeats; ++i) {
+        std::uint64_t sum = bench::detail::sum_of<ahead>(buffer_ + task * part, part);
+        asm volatile("" : "+r"(sum) : : "memory");  // each pass is wanted
+      }
+    };
+    const double seconds = bench::seconds_of([&] { executor.run(executor.workers(), read); });
+    return seconds / static_cast<double>(repeats);
+  }
+  void reserve(Index count) {
+    if (count <= static_cast<Index>(storage_.size()) - 8) return;
+    storage_.assign(static_cast<std::size_t>(count) + 8, bench::kSeed);  // zeros might share a page
+    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+    buffer_ = storage_.data() + (64 - address % 64) % 64 / 8;
+  }
+
+  std::vector<std::uint64_t> storage_ = std::vector<std::uint64_t>(8);
+  std::uint64_t* buffer_ = nullptr;
+};
+
+/// Chains of multiplications and additions that depend on nothing but themselves: enough of them to
+/// hide the latency, few enough for the registers. Two operations per lane and turn of a chain.
+inline double multiply_add_rate(int threads) {
+  constexpr int kChains = 10;
+  constexpr Index kTurns = 1 << 18;
+  const Threads executor(threads);
+  const auto work = [&](Index, int worker) {
+    simd::Floats chains[kChains];
+    for (int c = 0; c < kChains; ++c) chains[c] = simd::broadcast(static_cast<float>(c + worker));
+    const simd::Floats factor = simd::broadcast(0.999f), term = simd::broadcast(1e-3f);
+    for (Index turn = 0; turn < kTurns; ++turn) {
+#pragma GCC unroll 16
+      for (int c = 0; c < kChains; ++c) chains[c] = chains[c] * factor + term;
+    }
+    for (int c = 0; c < kChains; ++c) {
+      float sum = simd::sum(chains[c]);
+      asm volatile("" : : "m"(sum));
+    }
+  };
+  const double seconds = bench::seconds_of([&] { executor.run(threads, work); });
+  return 2.0 * simd::kLanes * kChains * static_cast<double>(kTurns) * threads / seconds;
+}
+
+/// Seconds of Eigen's product of two size x size matrices of floats; -1 without Eigen.
+double product_seconds(Index size, int threads);
+
+}  // namespace tersekv::peers

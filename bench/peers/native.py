@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C functions of api.h, with exceptions for what says that it failed."""
+import ctypes
+
+BYTES_OF = ("keys", "values", "weights", "positions", "statistics", "slack", "bookkeeping",
+            "workspace")
+
+_P, _I, _D, _S = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_char_p
+_INT = ctypes.c_int
+_SIGNATURES = {
+    "error": (_S, ()),
+    "build": (_S, ()),
+    "policies": (_S, ()),
+    "elements": (_S, ()),
+    "read": (_D, (_I, _INT)),
+    "peak": (_D, (_INT,)),
+    "product": (_D, (_I, _INT)),
+    "create": (_P, (_S, _S, _INT, _I, _I, _I, _I, _I, _I)),
+    "clone": (_P, (_P,)),
+    "destroy": (None, (_P,)),
+    "weigh": (_INT, (_P, ctypes.c_uint64)),
+    "length": (_I, (_P, _I)),
+    "bytes": (_INT, (_P, _P)),
+    "query": (_INT, (_P, _P)),
+    "export": (_INT, (_P, _I, _I, _P, _P, _P)),
+    "difference": (_D, (_P, _I)),
+    "attend": (_D, (_P, _I, _INT, _P, _P)),
+    "prompt": (_D, (_P, _I, _I)),
+    "steps": (_INT, (_P, _I, _P)),
+    "pairs": (_INT, (_P, _I, _P)),
+    "stream": (_INT, (_P, _I, _P)),
+}
+
+
+class NativeError(RuntimeError):
+    """What the library has to say of a call that failed."""
+
+
+def floats(count):
+    return (ctypes.c_float * count)()
+
+
+def doubles(count):
+    return (ctypes.c_double * count)()
+
+
+class Library:
+    def __init__(self, path):
+        library = ctypes.CDLL(path)
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, "tersekv_peers_" + name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, "_" + name, function)
+
+    def checked(self, name, *arguments):
+        """Calls; raises where the result says that the call failed."""
+        result = getattr(self, "_" + name)(*arguments)
+        kind = _SIGNATURES[name][0]
+        failed = not result if kind is _P else result != 0 if kind is _INT else result < 0
+        if failed:
+            raise NativeError(f"{name}: {self._error().decode()}")
+        return result
+
+    def build(self):
+        return self._build().decode()
+
+    def policies(self):
+        return self._policies().decode().split()
+
+    def elements(self):
+        return self._elements().decode().split()
+
+    def read_seconds(self, size, threads):
+        return self.checked("read", size, threads)
+
+    def peak(self, threads):
+        return self.checked("peak", threads)
+
+    def product_seconds(self, size, threads):
+        """None where the library was built without Eigen."""
+        seconds = self._product(size, threads)
+        return None if seconds < 0 else seconds
+
+    def caches(self, policy, case, copies, tokens=None, budget=0):
+        """case: element, threads, q_heads, kv_heads, head_dim, entries."""
+        handle = self.checked("create", policy.encode(), case.element.encode(), case.threads,
+                              copies, case.q_heads, case.kv_heads, case.head_dim, budget,
+                              tokens or case.entries)
+        return Caches(self, handle, case)
+
+
+class Caches:
+    """Owns copies of one layer's cache; to be closed, as they may be large."""
+
+    def __init__(self, library, handle, case):
+        self.library, self.handle, self.case = library, handle, case
+
+    def call(self, name, *arguments):
+        return self.library.checked(name, self.handle, *arguments)
+
+    def clone(self):
+        return Caches(self.library, self.call("clone"), self.case)
+
+    def close(self):
+        if self.handle:
+            self.library._destroy(self.handle)
+            self.handle = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def weigh(self, seed):
+        self.call("weigh", seed)
+
+    def length(self, kv_head=0):
+        return self.call("length", kv_head)
+
+    def bytes(self):
+        """Of one copy: {what: bytes}, all that it holds."""
+        eight = (ctypes.c_int64 * len(BYTES_OF))()
+        self.call("bytes", eight)
+        return dict(zip(BYTES_OF, eight))
+
+    def query(self):
+        q = floats(self.case.q_heads * self.case.head_dim)
+        self.call("query", q)
+        return q
+
+    def export(self, copy, kv_head):
+        """Keys, values and weights of a head, in storage order."""
+        n, dim = self.length(kv_head), self.case.head_dim
+        k, v, weights = floats(n * dim), floats(n * dim), floats(n)
+        self.call("export", copy, kv_head, k, v, weights)
+        return k, v, weights
+
+    def difference(self, copy=0):
+        return self.call("difference", copy)
+
+    def attend(self, calls, with_rows=False):
+        """Seconds."""
+        return self.call("attend", calls, with_rows, None, None)
+
+    def attention(self, with_rows):
+        """(out, rows) of one call on the next copy; rows [kv_heads, longest]."""
+        case = self.case
+        longest = max(self.length(h) for h in range(case.kv_heads))
+        out, rows = floats(case.q_heads * case.head_dim), floats(case.kv_heads * longest)
+        self.call("attend", 1, with_rows, out, rows)
+        return out, rows
+
+    def prompt(self, queries, calls):
+        return self.call("prompt", queries, calls)
+
+    def steps(self, calls):
+        """Seconds of [append, attend, observe, compress], all calls together."""
+        seconds = doubles(4 * calls)
+        self.call("steps", calls, seconds)
+        return [sum(seconds[verb::4]) for verb in range(4)]
+
+    def pairs(self, calls):
+        """Seconds of [attention alone, extend], all calls together."""
+        seconds = doubles(2 * calls)
+        self.call("pairs", calls, seconds)
+        return [sum(seconds[which::2]) for which in range(2)]
+
+    def stream(self, calls):
+        self.call("stream", calls, None)
+
+    def stream_seconds(self, calls):
+        seconds = doubles(calls)
+        self.call("stream", calls, seconds)
+        return list(seconds)

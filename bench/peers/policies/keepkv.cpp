@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../cache_set_of.hpp"
+
+namespace tersekv::peers {
+const bool added_keepkv =
+    add_policy("keepkv", [](const SetShape& shape, const std::string& element) {
+      return make_set<BFloat16>(shape, element, make_keepkv());
+    });
+}  // namespace tersekv::peers

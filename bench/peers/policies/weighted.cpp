@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../cache_set_of.hpp"
+
+namespace tersekv::peers {
+const bool added_weighted =
+    add_policy("weighted", [](const SetShape& shape, const std::string& element) {
+      return make_set<float, Half, BFloat16, Int8>(shape, element, Weighted{});
+    });
+}  // namespace tersekv::peers

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run.sh's options, and the whole of measure.py without the others."""
+import json
+import os
+import sys
+import unittest
+
+from support import FolderTest, PEERS, main, rehearsal, run
+
+
+class Options(FolderTest):
+    def run_sh(self, *words):
+        return run("sh", f"{PEERS}/run.sh", *words)
+
+    def test_dry_run(self):
+        done = self.run_sh("--dry-run", "--quick", "--out", self.folder, "--venv", self.path("v"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for wanted in ("pip install torch", "llama-cpp-python", "openvino-genai", "tersekv_peers",
+                       "--quick", f"--out {self.folder}/", "TERSEKV_NATIVE=ON"):
+            self.assertIn(wanted, done.stdout)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_peers_can_be_left_out(self):
+        done = self.run_sh("--dry-run", "--peers", "none", "--venv", self.path("v"))
+        self.assertNotIn("pip install", done.stdout)
+        done = self.run_sh("--dry-run", "--peers", "openvino", "--venv", self.path("v"))
+        self.assertIn("openvino-genai", done.stdout)
+        self.assertNotIn("pip install torch", done.stdout)
+
+    def test_bad_options_are_refused(self):
+        for words in (["--nonsense"], ["--out"], ["--peers"]):
+            done = self.run_sh(*words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("usage:", done.stderr)
+
+    def test_help(self):
+        done = self.run_sh("--help")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("--quick", done.stdout)
+
+
+class Measure(FolderTest):
+    def measure(self, *words):
+        return run(sys.executable, "-B", f"{PEERS}/measure.py", "--library", rehearsal(), "--out",
+                   self.path("r.json"), "--rehearse", "--peers", "", *words)
+
+    def read(self):
+        with open(self.path("r.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_all_sections(self):
+        done = self.measure()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = self.read()
+        self.assertEqual(found["failed"], [])
+        for section, count in (("attention", 8), ("steps", 12), ("overheads", 12),
+                               ("streaming", 1), ("prompts", 4), ("engine", 0)):
+            self.assertEqual(len(found[section]), count, section)
+        for path, arguments in (("table.py", []), ("plot.py", [self.path("p")])):
+            done = run(sys.executable, "-B", f"{PEERS}/{path}", self.path("r.json"), *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("left out by --peers", run(
+            sys.executable, "-B", f"{PEERS}/table.py", self.path("r.json")).stdout)
+
+    def test_sections_measured_before_stay(self):
+        self.assertEqual(self.measure("--only", "prompts").returncode, 0)
+        before = self.read()["prompts"]
+        self.assertEqual(self.measure("--only", "streaming").returncode, 0)
+        self.assertEqual(self.read()["prompts"], before)
+        self.assertEqual(len(self.read()["streaming"]), 1)
+
+    def test_single_cases_are_replaced(self):
+        self.assertEqual(self.measure("--only", "prompts").returncode, 0)
+        before = self.read()["prompts"]
+        self.assertEqual(self.measure("--only", "prompts", "--case", "bfloat16 100 x2").returncode, 0)
+        after = self.read()["prompts"]
+        self.assertEqual([r["case"] for r in after], [r["case"] for r in before])
+        self.assertEqual([a == b for a, b in zip(after, before)], [True, True, True, False])
+
+    def test_bad_sections_are_refused(self):
+        done = self.measure("--only", "nonsense")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("expected some of", done.stderr)
+
+
+if __name__ == "__main__":
+    main()
