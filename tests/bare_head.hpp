@@ -37,14 +37,14 @@ class BareHead {
         registers_(policy.registers(shape)),
         alpha_(PolicyType::uses_weights ? policy.alpha() : 0.0f),
         store_(1,
-               tersekv::PageLayout(page_size, shape.head_dim, sizeof(KeyCodec), sizeof(ValueCodec),
-                                   PolicyType::uses_weights, statistics_, registers_),
+               tersekv::PageLayout::of<KeyCodec, ValueCodec>(
+                   page_size, shape.head_dim, PolicyType::uses_weights, statistics_, registers_),
                nullptr, std::pmr::get_default_resource()),
         space_(std::pmr::get_default_resource()) {
     store_.reserve(0, capacity);
     store_.state(0).budget = budget;
-    space_.resize((capacity + page_size - 1) / page_size * page_size, page_size, shape,
-                  PolicyType::observes, PolicyType::uses_weights);
+    space_.resize(capacity, tersekv::detail::WorkspaceForm::of<PolicyType, KeyCodec, ValueCodec>(
+                                page_size, shape));
   }
 
   tersekv::Head<KeyCodec, ValueCodec> head() { return store_.head(0, shape_, space_.scratch()); }
@@ -53,10 +53,8 @@ class BareHead {
   void push(const float* key, const float* value, float weight = 1.0f) {
     tersekv::HeadState& state = store_.state(0);
     const Index slot = state.length++;
-    for (Index j = 0; j < shape_.head_dim; ++j) {
-      head().set_key(slot, j, key[j]);
-      head().set_value(slot, j, value[j]);
-    }
+    head().write_key(slot, [&](Index j) { return key[j]; });
+    head().write_value(slot, [&](Index j) { return value[j]; });
     head().set_position(slot, state.seen++);
     if constexpr (PolicyType::uses_weights) head().set_weight(slot, weight);
     head().clear_statistics(slot);

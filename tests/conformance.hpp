@@ -17,9 +17,9 @@
 #include "support/compare.hpp"
 #include "support/random.hpp"
 
-// The conformance suite, written once for every policy. The properties (test_conformance_*.cpp)
-// speak to a cache through `AnyCache` and to a policy through `PolicyCase`; a policy joins with a
-// `Join` (conformance_join.hpp).
+// The conformance suite, written once for every policy. The properties
+// (behaviour/test_conformance_*.cpp) speak to a cache through `AnyCache` and to a policy through
+// `PolicyCase`; a policy joins with a `Join` (conformance_join.hpp).
 
 namespace conformance {
 
@@ -59,9 +59,8 @@ class AnyCache {
 };
 
 /// How keys and values are stored.
-enum class Storage { floats, half_and_bfloat, bfloat_and_half };
-inline constexpr Storage kStorages[] = {Storage::floats, Storage::half_and_bfloat,
-                                        Storage::bfloat_and_half};
+enum class Storage { floats, half_and_bfloat, int8 };
+inline constexpr Storage kStorages[] = {Storage::floats, Storage::half_and_bfloat, Storage::int8};
 /// `shuffled` runs the tasks in random order under random worker numbers.
 enum class Runs { serially, openmp, shuffled };
 

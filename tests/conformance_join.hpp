@@ -107,12 +107,13 @@ struct Join {
   Join(const Policy& policy, PolicyCase c) {
     using tersekv::BFloat16;
     using tersekv::Half;
+    using tersekv::Int8;
     c.make = [policy](const CacheConfig& config, const Setup& setup) {
       switch (setup.storage) {
         case Storage::half_and_bfloat:
           return Model<Policy, Half, BFloat16>::make(config, policy, setup);
-        case Storage::bfloat_and_half:
-          return Model<Policy, BFloat16, Half>::make(config, policy, setup);
+        case Storage::int8:
+          return Model<Policy, Int8, Int8>::make(config, policy, setup);
         default:
           return Model<Policy, float, float>::make(config, policy, setup);
       }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -9,6 +10,10 @@
 #include "support/compare.hpp"
 
 namespace support {
+
+// By their bits: under `-ffast-math` the library's own need not be what they say.
+inline const float kNaN = std::bit_cast<float>(0x7fc00000u);
+inline const float kInfinity = std::bit_cast<float>(0x7f800000u);
 
 /// Whether `call` throws an Error (exactly) whose message says what, expected, got, and contains
 /// all of `words`.

@@ -20,6 +20,7 @@ using tersekv::BFloat16;
 using tersekv::GroupReduce;
 using tersekv::Half;
 using tersekv::Index;
+using tersekv::Int8;
 
 namespace {
 
@@ -241,11 +242,15 @@ TEST_CASE("attention is right among near-tied keys") {
         kBands);
 }
 
-TEST_CASE("attention over half and bfloat16 entries is right for what is stored") {
+TEST_CASE("attention over entries of 16 and of 8 bits is right for what is stored") {
   check(over_many_settings<Half>(8, 40, unchanged), kBands);
   check(over_many_settings<BFloat16>(9, 40, unchanged), kBands);
   check(over_many_settings<Half, BFloat16>(10, 40, unchanged), kBands);
   check(over_many_settings<BFloat16, float>(11, 40, unchanged), kBands);
+  check(over_many_settings<Int8>(14, 60, unchanged), kBands);
+  check(over_many_settings<Int8, Half>(15, 40, unchanged), kBands);
+  check(over_many_settings<float, Int8>(16, 40, [](Setting& s, Random&) { s.logits = 200; }),
+        kBands);
 }
 
 TEST_CASE("attention over long heads loses no precision") {

@@ -3,6 +3,8 @@
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -171,6 +173,59 @@ TEST_CASE("load reads every element type at any alignment") {
   check_load<BFloat16>();
 }
 
+template <class T, int Vectors>
+void check_spread() {
+  Random random(5);
+  INFO(random);
+  std::vector<T> memory(static_cast<std::size_t>(Vectors * simd::kLanes + 1));
+  for (T& x : memory) x = from_float<T>(random.normal(100));
+  simd::Floats v[std::size_t{Vectors}];
+  simd::load_spread<Vectors>(memory.data() + 1, v);
+  simd::in_order<Vectors, T>(v);
+  for (int i = 0; i < Vectors * simd::kLanes; ++i) {
+    CHECK(v[i / simd::kLanes][i % simd::kLanes] ==
+          to_float(memory[static_cast<std::size_t>(i + 1)]));
+  }
+}
+
+TEST_CASE("load_spread and in_order together read numbers in order, of every element type") {
+  check_spread<float, 3>();
+  check_spread<Half, 2>();
+  check_spread<BFloat16, 1>();
+  check_spread<BFloat16, 2>();
+  check_spread<BFloat16, 3>();
+  check_spread<BFloat16, 4>();
+}
+
+TEST_CASE("dot4 adds up products of unsigned and signed bytes, four to a lane") {
+  Random random(5);
+  INFO(random);
+  for (int i = 0; i < 200; ++i) {
+    std::array<std::uint8_t, 4 * simd::kLanes> a;
+    std::array<std::int8_t, 4 * simd::kLanes> b;
+    for (auto& x : a) x = static_cast<std::uint8_t>(i == 0 ? 255 : random.integer(0, 255));
+    for (auto& x : b) x = static_cast<std::int8_t>(i == 0 ? -128 : random.integer(-128, 127));
+    const auto start = static_cast<std::int32_t>(random.integer(-1000000, 1000000));
+    const simd::Ints got =
+        simd::dot4(simd::Ints{} + start, simd::load_bytes(a.data()), simd::load_bytes(b.data()));
+    for (std::size_t lane = 0; lane < simd::kLanes; ++lane) {
+      std::int32_t want = start;
+      for (std::size_t c = 4 * lane; c < 4 * lane + 4; ++c) want += a[c] * b[c];
+      CHECK(got[lane] == want);
+    }
+  }
+}
+
+TEST_CASE("transpose_bytes gathers the bytes of four lanes by their place") {
+  std::array<std::uint8_t, 4 * simd::kLanes> bytes, got;
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i);
+  const simd::Ints transposed = simd::transpose_bytes(simd::load_bytes(bytes.data()));
+  std::memcpy(got.data(), &transposed, sizeof transposed);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CHECK(got[i] == i / 16 * 16 + i % 4 * 4 + i / 4 % 4);
+  }
+}
+
 TEST_CASE("load agrees with the scalar conversion for every finite half and bfloat16") {
   const auto check = [](auto element, std::uint32_t exponent) {
     using T = decltype(element);
@@ -194,7 +249,7 @@ TEST_CASE("load agrees with the scalar conversion for every finite half and bflo
   SUCCEED();
 }
 
-TEST_CASE("store, broadcast, sum and max do what they say") {
+TEST_CASE("store, broadcast, sum, max, min and any_equal do what they say") {
   Random random(4);
   INFO(random);
   for (int trial = 0; trial < 50; ++trial) {
@@ -209,8 +264,12 @@ TEST_CASE("store, broadcast, sum and max do what they say") {
     for (float element : x) total += element;
     CHECK(support::close(simd::sum(a), total, 0, 1e-5));
     CHECK(simd::max(a) == *std::max_element(x.begin(), x.end()));
+    CHECK(simd::min(a) == *std::min_element(x.begin(), x.end()));
+    CHECK_FALSE(simd::any_equal(a, 100.0f));
     for (std::size_t i = 0; i < x.size(); ++i) {
       CHECK(simd::max(a, b)[static_cast<int>(i)] == std::max(x[i], y[i]));
+      CHECK(simd::min(a, b)[static_cast<int>(i)] == std::min(x[i], y[i]));
+      CHECK(simd::any_equal(a, x[i]));
       CHECK(simd::broadcast(x[i])[static_cast<int>(i)] == x[i]);
     }
   }

@@ -5,56 +5,15 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
-#include "reference/keepkv.hpp"
-#include "tersekv/policies/keepkv.hpp"
-#include "trace.hpp"
+#include "trace_setups.hpp"
 
 using namespace trace;
 
 namespace {
 
-constexpr int kTraces = 200;
-
-reference::KeyRule same(tersekv::KeyRule rule) {
-  switch (rule) {
-    case tersekv::KeyRule::scale:
-      return reference::KeyRule::scale;
-    case tersekv::KeyRule::along_query:
-      return reference::KeyRule::along_query;
-    default:
-      return reference::KeyRule::mean;
-  }
-}
-
-template <class Policy>
-Setup<Policy> keepkv(const Policy& policy, const tersekv::KeepKVOptions& options,
-                     reference::KeepKVSelector selector) {
-  return {.policy = policy,
-          .smallest_budget = options.sinks + 2 + std::max<Index>(options.recent, options.sinks + 2),
-          .reference =
-              [=](Index budget) {
-                return std::make_shared<reference::KeepKV>(
-                    reference::KeepKV::Options{.budget = budget,
-                                               .recent = options.recent,
-                                               .sinks = options.sinks,
-                                               .decay = static_cast<double>(options.decay),
-                                               .window = options.window,
-                                               .selector = selector,
-                                               .key_rule = same(options.key_rule)});
-              },
-          .merges = true,
-          .smallest_dim = 8,  // in few dimensions many cosines are equal up to rounding
-          .ties = false,      // the mean of equal keys is equal only up to rounding
-          .error_growth = options.key_rule == tersekv::KeyRule::scale ? 100.0 : 1.0};
-}
-
 template <class Codec, class Policy>
 void agree(const Setup<Policy>& setup, std::uint64_t seed, double completed) {
-  Tally tally;
-  run_traces<Codec>(setup, kTraces, seed, tally);
-  CAPTURE(tally.traces, tally.completed, tally.entries, tally.ties);
-  CHECK(enough(tally, completed));
-  CHECK(tally.entries > 10L * tally.traces / support::kOneTraceIn);
+  trace::agree<Codec>(setup, 200, seed, completed, 10);
 }
 
 }  // namespace

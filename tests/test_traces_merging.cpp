@@ -5,59 +5,17 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
-#include "reference/weightedkv.hpp"
-#include "reference/zsmerge.hpp"
-#include "tersekv/policies/weightedkv.hpp"
-#include "tersekv/policies/zsmerge.hpp"
-#include "trace.hpp"
+#include "trace_setups.hpp"
 
 using namespace trace;
 
 namespace {
 
-constexpr int kTraces = 300;
-
 /// `completed`: the share of traces whose every choice must be clear; lower for coarse storage,
 /// where a merged key is rounded and a later choice may go either way.
 template <class Codec, class Policy>
 void agree(const Setup<Policy>& setup, std::uint64_t seed, double completed) {
-  Tally tally;
-  run_traces<Codec>(setup, kTraces, seed, tally);
-  CAPTURE(tally.traces, tally.completed, tally.entries, tally.ties);
-  CHECK(enough(tally, completed));
-  CHECK(tally.entries > 10L * tally.traces / support::kOneTraceIn);
-}
-
-Setup<tersekv::ZSMerge> zsmerge(Index proximity, Index residual, float decay, float alpha,
-                                Index window) {
-  return {.policy = tersekv::make_zsmerge({.proximity = proximity,
-                                           .residual = residual,
-                                           .decay = decay,
-                                           .alpha = alpha,
-                                           .window = window}),
-          .smallest_budget = 2 + std::max<Index>(proximity, 1) + std::max<Index>(residual, 1),
-          .reference =
-              [=](Index budget) {
-                return std::make_shared<reference::ZSMerge>(
-                    reference::ZSMerge::Options{.budget = budget,
-                                                .proximity = proximity,
-                                                .residual = residual,
-                                                .decay = static_cast<double>(decay),
-                                                .alpha = static_cast<double>(alpha),
-                                                .window = window});
-              },
-          .merges = true};
-}
-
-Setup<tersekv::WeightedKV> weightedkv(Index sinks) {
-  return {.policy = tersekv::make_weightedkv({.sinks = sinks}),
-          .smallest_budget = 6,
-          .reference =
-              [=](Index budget) {
-                return std::make_shared<reference::WeightedKV>(
-                    reference::WeightedKV::Options{.budget = budget, .sinks = sinks});
-              },
-          .merges = true};
+  trace::agree<Codec>(setup, 300, seed, completed, 10);
 }
 
 }  // namespace

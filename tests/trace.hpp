@@ -12,8 +12,10 @@
 
 #include "cache_under_test.hpp"
 #include "reference/head.hpp"
+#include "reference/int8.hpp"
 #include "support/compare.hpp"
 #include "support/random.hpp"
+#include "support/stored.hpp"
 #include "tersekv/kv_cache.hpp"
 
 /// Random traces of a whole cache against one slow reference per KV head, entry by entry.
@@ -65,10 +67,9 @@ template <>
 inline Tolerance tolerance<tersekv::BFloat16>(bool merges) {
   return merges ? Tolerance{2e-1, 8e-2, 5e-1} : tolerance<float>(false);
 }
-
-template <class Codec>
-float stored(float x) {
-  return tersekv::to_float(tersekv::from_float<Codec>(x));
+template <>
+inline Tolerance tolerance<tersekv::Int8>(bool) {
+  return tolerance<float>(false);  // the reference rounds merged entries too
 }
 
 /// A sequence's tokens: normal numbers, or (ties) with keys that repeat, so that many scores are
@@ -94,8 +95,8 @@ struct Tokens {
                     t.k.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
-    for (float& x : t.k) x = stored<Codec>(x);
-    for (float& x : t.v) x = stored<Codec>(x);
+    support::round_as_stored<Codec>(t.k, shape.head_dim);
+    support::round_as_stored<Codec>(t.v, shape.head_dim);
     return t;
   }
 };
@@ -141,7 +142,9 @@ void run_trace(const Setup<Policy>& setup, support::Random& random, Tally& tally
   std::vector<reference::Head> heads;
   std::vector<bool> open(static_cast<std::size_t>(shape.kv_heads), true);
   for (Index h = 0; h < shape.kv_heads; ++h) {
-    heads.emplace_back(setup.reference(budgets[static_cast<std::size_t>(h)]));
+    reference::HeadOptions options;
+    if (tersekv::Codec<Codec>::scaled) options.store = reference::round_to_int8;
+    heads.emplace_back(setup.reference(budgets[static_cast<std::size_t>(h)]), options);
   }
   Tolerance limits = tolerance<Codec>(setup.merges);
   limits.relative *= setup.error_growth;
@@ -215,6 +218,18 @@ void run_traces(const Setup<Policy>& setup, int count, std::uint64_t seed, Tally
     support::Random random(seed + static_cast<std::uint64_t>(i));
     run_trace<Codec>(setup, random, tally, setup.ties && i % 2 == 1);
   }
+}
+
+/// The same, with what they must come to in all: the share `completed` of them compared to its end,
+/// as every choice was clear, and at least `entries` entries a trace.
+template <class Codec, class Policy>
+void agree(const Setup<Policy>& setup, int count, std::uint64_t seed, double completed,
+           long entries) {
+  Tally tally;
+  run_traces<Codec>(setup, count, seed, tally);
+  CAPTURE(tally.traces, tally.completed, tally.entries, tally.ties);
+  CHECK(enough(tally, completed));
+  CHECK(tally.entries > entries * tally.traces / support::kOneTraceIn);
 }
 
 }  // namespace trace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -56,6 +57,8 @@ struct Event {
 /// What a policy may look at and change. Entries are always in order of position, so that the first
 /// of several equal candidates is the one with the lower position.
 struct Cache {
+  /// What the storage makes of a key or value that was worked out; empty: nothing.
+  std::function<void(Vector&, Margin&)> store;
   std::vector<Entry> entries;
   Integer tokens_seen = 0;
   double scale = 0;
@@ -67,6 +70,10 @@ struct Cache {
   }
 
   Integer size() const { return std::ssize(entries); }
+
+  void stored(Vector& key_or_value) {
+    if (store) store(key_or_value, margin);
+  }
 
   void evict(std::size_t index) {
     events.push_back({tokens_seen, entries[index].position});
@@ -117,6 +124,7 @@ class Full : public Policy {
 struct HeadOptions {
   double scale = 0;  // 0: 1/sqrt(d)
   GroupReduce group_reduce = GroupReduce::sum;
+  std::function<void(Vector&, Margin&)> store = {};  // see Cache
 };
 
 /// What attention returned for one token: per query head an output and a natural-log lse.
@@ -129,7 +137,9 @@ struct TokenOutput {
 class Head {
  public:
   Head(std::shared_ptr<Policy> policy, HeadOptions options = {})
-      : policy_(std::move(policy)), options_(options) {}
+      : policy_(std::move(policy)), options_(std::move(options)) {
+    cache_.store = options_.store;
+  }
 
   /// Append, attend causally, observe, compress. `compress_every`: 0 compresses once, after the
   /// chunk; c treats every c tokens as a chunk of their own; kNever leaves compression out.

@@ -154,6 +154,8 @@ class KeepKV : public Policy {
     cache.events.push_back({cache.tokens_seen, leaving.position, carrier.position});
     carrier.key = merged.key;
     carrier.value = merged.value;
+    cache.stored(carrier.key);
+    cache.stored(carrier.value);
     carrier.weight = merged.votes;
     carrier.position = std::max(leaving.position, carrier.position);
     cache.entries.erase(cache.entries.begin() + static_cast<std::ptrdiff_t>(e));

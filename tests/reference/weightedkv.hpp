@@ -57,6 +57,7 @@ class WeightedKV : public Policy {
       for (std::size_t x = 0; x < leaving.value.size(); ++x)
         neighbour.value[x] =
             (share * leaving.value[x] + kept * neighbour.value[x]) / (share + kept);
+      cache.stored(neighbour.value);
       cache.events.push_back({cache.tokens_seen, leaving.position, neighbour.position});
       cache.entries.erase(cache.entries.begin() + static_cast<std::ptrdiff_t>(victim));
     }

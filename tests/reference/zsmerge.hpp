@@ -88,6 +88,8 @@ class ZSMerge : public Policy {
       slot.key[x] = (slot.weight * slot.key[x] + leaving.key[x]) / (slot.weight + 1);
     for (std::size_t x = 0; x < slot.value.size(); ++x)
       slot.value[x] = (slot.weight * slot.value[x] + leaving.value[x]) / (slot.weight + 1);
+    cache.stored(slot.key);
+    cache.stored(slot.value);
     slot.weight += 1;
     cache.events.push_back({cache.tokens_seen, position, slot.position});
     cache.entries.erase(cache.entries.begin() + static_cast<std::ptrdiff_t>(victim));

@@ -123,6 +123,15 @@ class ThreadTeam {
     for_each(n, [&](Index a) { head.copy_entry(from[a], to[a]); });
   }
 
+  template <class Head, class F>
+  void write_key(const Head& head, Index slot, F&& f) const {
+    for_each(head.head_dim(), [&](Index j) { head.set_key(slot, j, f(j)); });
+  }
+  template <class Head, class F>
+  void write_value(const Head& head, Index slot, F&& f) const {
+    for_each(head.head_dim(), [&](Index j) { head.set_value(slot, j, f(j)); });
+  }
+
   template <class Head>
   void dot(const Head& head, const float* vector, Index n, float* out) const {
     wait();

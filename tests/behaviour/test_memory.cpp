@@ -102,10 +102,13 @@ TEST_CASE("memory: the parts of memory() are what the live entries need") {
       Tokens tokens(random, config, total(kTalk));
       feed(*cache, tokens);
       const Index entries = cache->length(0, 0) + cache->length(0, 1);
-      const Index width = storage == Storage::floats ? 4 : 2;
+      const Index dim = config.head_dim;
+      const Index width = storage == Storage::floats ? 4 : (storage == Storage::int8 ? 1 : 2);
+      const Index scale = storage == Storage::int8 ? 4 : 0;  // and keys are in fours
+      const Index key = (storage == Storage::int8 ? (dim + 3) / 4 * 4 : dim) * width + scale;
       const tersekv::MemoryUsage usage = cache->memory();
-      CHECK(usage.keys == entries * config.head_dim * width);
-      CHECK(usage.values == entries * config.head_dim * width);
+      CHECK(usage.keys == entries * key);
+      CHECK(usage.values == entries * (dim * width + scale));
       CHECK(usage.positions == entries * 4);
       CHECK((usage.weights == 0 || usage.weights == entries * 4));
       CHECK(usage.statistics % (4 * entries) == 0);

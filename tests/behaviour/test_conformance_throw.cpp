@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bit>
 #include <catch2/catch_test_macros.hpp>
 #include <functional>
 #include <new>
@@ -7,16 +6,15 @@
 
 #include "conformance.hpp"
 #include "counting_resource.hpp"
+#include "refusal.hpp"
 
 // A call that throws changes nothing.
 
 namespace {
 
 using namespace conformance;
-
-// From bits, so that -ffast-math cannot argue.
-const float kNaN = std::bit_cast<float>(0x7fc00000u);
-const float kInfinity = std::bit_cast<float>(0x7f800000u);
+using support::kInfinity;
+using support::kNaN;
 
 /// One good batch for sequences 0 and 1, and what may be wrong with it.
 struct Batch {

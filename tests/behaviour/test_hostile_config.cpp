@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bit>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
 #include <limits>
@@ -12,10 +11,10 @@
 namespace {
 
 using namespace tersekv;
+using support::kInfinity;
+using support::kNaN;
 using support::refused;
 
-const float kNaN = std::bit_cast<float>(0x7fc00000u);
-const float kInfinity = std::bit_cast<float>(0x7f800000u);
 constexpr Index kHuge = kUnlimited;
 constexpr Index kLowest = std::numeric_limits<Index>::min();
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
-#include <tersekv/element.hpp>
 
 #include "conformance.hpp"
+#include "support/stored.hpp"
 
 // What is in the entries, and what attention makes of them.
 
@@ -12,27 +12,21 @@ namespace {
 
 using namespace conformance;
 
-template <class T>
-float rounded(float x) {
-  return tersekv::to_float(tersekv::from_float<T>(x));
-}
-float stored_key(Storage storage, float x) {
-  if (storage == Storage::half_and_bfloat) return rounded<tersekv::Half>(x);
-  return storage == Storage::bfloat_and_half ? rounded<tersekv::BFloat16>(x) : x;
-}
-float stored_value(Storage storage, float x) {
-  if (storage == Storage::half_and_bfloat) return rounded<tersekv::BFloat16>(x);
-  return storage == Storage::bfloat_and_half ? rounded<tersekv::Half>(x) : x;
-}
-
 /// Token `position` of head `h` as the storage holds it.
 Entry as_it_came(const Tokens& tokens, Storage storage, Index position, Index h) {
   Entry entry;
   entry.position = position;
   for (Index j = 0; j < tokens.dim; ++j) {
     const auto at = static_cast<std::size_t>((position * tokens.kv_heads + h) * tokens.dim + j);
-    entry.key.push_back(stored_key(storage, tokens.k[at]));
-    entry.value.push_back(stored_value(storage, tokens.v[at]));
+    entry.key.push_back(tokens.k[at]);
+    entry.value.push_back(tokens.v[at]);
+  }
+  if (storage == Storage::half_and_bfloat) {
+    support::round_as_stored<tersekv::Half>(entry.key, tokens.dim);
+    support::round_as_stored<tersekv::BFloat16>(entry.value, tokens.dim);
+  } else if (storage == Storage::int8) {
+    support::round_as_stored<tersekv::Int8>(entry.key, tokens.dim);
+    support::round_as_stored<tersekv::Int8>(entry.value, tokens.dim);
   }
   return entry;
 }

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_test_macros.hpp>
+#include <string>
+#include <tersekv/tersekv.hpp>
+#include <vector>
+
+#include "conformance.hpp"
+#include "refusal.hpp"
+
+// Attention rows, given by an engine or asked for, that make no sense are refused.
+
+namespace {
+
+using namespace tersekv;
+using conformance::Tokens;
+using support::kInfinity;
+using support::kNaN;
+using support::refused;
+
+const CacheConfig kConfig = {.num_q_heads = 6, .num_kv_heads = 2, .head_dim = 10, .budget = 25};
+constexpr Index kEntries = 29;  // no multiple of any vector's length
+
+/// A cache of 25 entries a head, and four new ones.
+struct Trial {
+  Trial() {
+    cache.extend(past.all());
+    cache.append(0, chunk.k, chunk.v);
+    REQUIRE(cache.length(0, 0) == kEntries);
+  }
+  support::Random random{91};
+  KVCache<H2O> cache{kConfig, make_h2o()};
+  Tokens past{random, kConfig, 30}, tokens{random, kConfig, 4};
+  Chunk<float> chunk = tokens.all();
+};
+
+TEST_CASE("hostile: attention rows that are not finite are refused") {
+  for (const float bad : {kNaN, kInfinity}) {
+    Trial trial;
+    std::vector<float> rows(2 * 64, 0.1f);
+    rows[70] = bad;  // head 1, slot 6
+    CHECK(refused(
+        [&] {
+          trial.cache.observe(0, AttentionRows<const float>{rows.data(), 1, 128, 64});
+        },
+        {"rows", "finite"}));
+  }
+}
+
+TEST_CASE("hostile: attention rows that no group can have are refused") {
+  for (const float bad : {-0.01f, 100.0f, -100.0f}) {
+    Trial trial;
+    std::vector<float> rows(2 * 64, 0.1f);
+    rows[64 + kEntries - 1] = bad;  // head 1, the last slot
+    const auto observe = [&] {
+      trial.cache.observe(0, AttentionRows<const float>{rows.data(), 1, 128, 64});
+    };
+    CHECK(refused(observe, {"rows", "attention from 0 to the group's size"}));
+    rows[64 + kEntries - 1] = -0.0f;
+    CHECK_NOTHROW(observe());
+  }
+}
+
+TEST_CASE("hostile: attend writes no more of a row than a head has entries") {
+  Trial trial;
+  constexpr Index stride = kEntries + 1;
+  std::vector<float> room(2 * stride, -1.0f);
+  trial.cache.attend(0, trial.chunk.q.rows(0, 1), trial.chunk.out.rows(0, 1),
+                     {.rows = {room.data(), 1, 0, stride}});
+  for (std::size_t i = 0; i < room.size(); ++i)
+    CHECK((room[i] == -1.0f) == (i % stride == kEntries));
+}
+
+TEST_CASE("hostile: attention rows that overlap are refused, read or written") {
+  Trial trial;
+  std::vector<float> room(400);
+  const auto rows = [&](Index count, Index row_stride, Index head_stride) {
+    return AttentionRows<float>{room.data(), count, row_stride, head_stride};
+  };
+  const auto attend = [&](const AttentionRows<float>& into) {
+    return [&trial, into] {
+      trial.cache.attend(0, trial.chunk.q.rows(0, into.rows), trial.chunk.out.rows(0, into.rows),
+                         {.rows = into});
+    };
+  };
+  const auto observe = [&](const AttentionRows<const float>& given) {
+    return [&trial, given] { trial.cache.observe(0, given); };
+  };
+  constexpr Index n = kEntries;
+  const std::string each = std::to_string(n) + " numbers each";
+  for (const auto& bad : {rows(4, 2 * n, n - 1), rows(4, 2 * n - 1, n), rows(4, n, 4 * n - 1),
+                          rows(4, 0, n), rows(1, 0, n - 1), rows(4, 2, 1)}) {
+    CHECK(refused(attend(bad), {"rows", each, "row_stride"}));
+    CHECK(refused(observe(bad), {"rows", each, "row_stride"}));
+  }
+  for (const auto& good : {rows(4, 2 * n, n), rows(4, n, 4 * n), rows(1, 0, n)}) {
+    CHECK_NOTHROW(attend(good)());
+    CHECK_NOTHROW(observe(good)());
+  }
+}
+
+TEST_CASE("hostile: attend refuses room for fewer rows than it has queries") {
+  Trial trial;
+  std::vector<float> rows(4 * 2 * 64);
+  const AttentionRows<float> one_row{
+      .data = rows.data(), .rows = 1, .row_stride = 128, .head_stride = 64};
+  CHECK(refused([&] { trial.cache.attend(0, trial.chunk.q, trial.chunk.out, {.rows = one_row}); },
+                {"rows", "4", "got 1"}));
+}
+
+}  // namespace
