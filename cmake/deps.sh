@@ -6,7 +6,8 @@
 #     tersekv_require build tests      # returns when everything is there, exits 1 when it cannot be
 #
 # Groups: build (compiler, cmake, ninja) · engine (ICU, Eigen, nlohmann_json) · tests (engine +
-# Catch2 v3) · bench (Google Benchmark) · model (python3 with pip) · checks (clang, clang-format).
+# Catch2 v3) · bench (Google Benchmark) · model (python3 with pip) · checks (clang, clang-format) ·
+# portable (a compiler for aarch64, qemu).
 #
 # Presence is judged by what the build will look for (a program, a header), never by the package
 # database, so libraries installed in other ways count (CMAKE_PREFIX_PATH is honoured). apt is
@@ -53,6 +54,8 @@ tersekv_has() {
     python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
     clang) command -v clang++ >/dev/null 2>&1 ;;
     clang-format) command -v clang-format >/dev/null 2>&1 ;;
+    g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ >/dev/null 2>&1 ;;
+    qemu-user) command -v qemu-aarch64 >/dev/null 2>&1 ;;
     *) tersekv_say "cmake/deps.sh does not know '$1'"; exit 1 ;;
   esac
 }
@@ -65,6 +68,7 @@ tersekv_group() {
     bench) echo "libbenchmark-dev" ;;
     model) echo "python3 python3-pip" ;;
     checks) echo "clang clang-format" ;;
+    portable) echo "g++-aarch64-linux-gnu qemu-user" ;;
     *) tersekv_say "cmake/deps.sh has no group '$1'"; exit 1 ;;
   esac
 }
