@@ -19,7 +19,7 @@ template <class Policy, class Codec = float>
 using CacheUnderTest = on_device::MirroredCache<Policy, Codec>;
 inline void require_device() { on_device::require_device(); }
 /// Of the head_dims that a trace picks from; and one in so many traces is run, as host threads
-/// are slow.
+/// are slow, and so are the sanitizers.
 inline const std::vector<tersekv::Index> kTraceDims{8, 16, 32};
 inline constexpr int kOneTraceIn = 100;
 inline constexpr tersekv::Index kTracePage = 64;
@@ -29,9 +29,14 @@ template <class Policy, class Codec = float>
 using CacheUnderTest = tersekv::KVCache<Policy, Codec>;
 inline void require_device() {}
 inline const std::vector<tersekv::Index> kTraceDims{1, 3, 8, 20, 33};
-inline constexpr int kOneTraceIn = 1;
 inline constexpr tersekv::Index kTracePage = 16;
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr int kOneTraceIn = 4;
+inline constexpr double kTraceSlack = 2;
+#else
+inline constexpr int kOneTraceIn = 1;
 inline constexpr double kTraceSlack = 0;
+#endif
 #endif
 
 }  // namespace support

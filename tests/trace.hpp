@@ -203,14 +203,14 @@ void run_trace(const Setup<Policy>& setup, support::Random& random, Tally& tally
   for (const reference::Head& head : heads) tally.ties += head.margin().exact_ties;
 }
 
-/// Whether enough traces were compared to their end. On a device a few are run of each setup, of
-/// which many may by chance end at a choice that rounding decides.
+/// Whether enough traces were compared to their end. Where only some are run of each setup, many of
+/// them may by chance end at a choice that rounding decides.
 inline bool enough(const Tally& tally, double completed) {
   const double expected = completed * tally.traces;
   return tally.completed >= expected - support::kTraceSlack * std::sqrt(expected);
 }
 
-/// `count` traces of one setup (fewer on a device), half of them with many ties.
+/// `count` traces of one setup (or one in kOneTraceIn of them), half of them with many ties.
 template <class Codec, class Policy>
 void run_traces(const Setup<Policy>& setup, int count, std::uint64_t seed, Tally& tally) {
   support::require_device();

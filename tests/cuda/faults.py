@@ -68,7 +68,7 @@ def is_red(compiler, source, fault):
     with tempfile.TemporaryDirectory() as scratch:
         kernels = plant(source, scratch, fault)
         program = f"{scratch}/program"
-        command = [compiler, "-std=c++20", "-O1", f"-I{source}/include", f"-I{kernels}",
+        command = [compiler, "-std=c++20", "-Og", f"-I{source}/include", f"-I{kernels}",
                    f"-I{source}/tests", f"{source}/tests/cuda/{test}", "-o", program,
                    *(["-fsanitize=thread"] if tsan else []), "-lCatch2Main", "-lCatch2", "-lpthread"]
         built = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 ARCHITECTURES = ("80", "90", "100")
 HERE = pathlib.Path(__file__).resolve().parent
@@ -65,16 +66,22 @@ def problems(found, table):
             yield f"{name}: attention spills {found[key][1]} bytes"
 
 
-def compiled(nvcc, source):
-    command = [nvcc, "-std=c++20", "-Xptxas", "-v", f"-I{source}/include", f"-I{source}/kernels"]
-    for a in ARCHITECTURES:
-        command += ["-gencode", f"arch=compute_{a},code=sm_{a}"]
+def report(nvcc, source, architecture):
+    """What ptxas says of the kernels, compiled for one architecture."""
     with tempfile.TemporaryDirectory() as scratch:
-        command += ["-c", str(HERE / "registers.cu"), "-o", f"{scratch}/registers.o"]
+        command = [nvcc, "-std=c++20", "-Xptxas", "-v", f"-I{source}/include", f"-I{source}/kernels",
+                   f"-arch=sm_{architecture}", "-cubin", str(HERE / "registers.cu"),
+                   "-o", f"{scratch}/registers.cubin"]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         sys.exit(run.stdout + run.stderr)
-    found = parse(run.stdout + run.stderr)
+    return run.stdout + run.stderr
+
+
+def compiled(nvcc, source):
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        reports = list(pool.map(lambda a: report(nvcc, source, a), ARCHITECTURES))
+    found = parse("\n".join(reports))
     names = demangle(sorted({kernel for _, kernel in found}))
     return {(a, short(names[kernel])): numbers for (a, kernel), numbers in found.items()
             if "run_body" in names[kernel]}
