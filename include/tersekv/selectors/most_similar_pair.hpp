@@ -31,8 +31,8 @@ struct MostSimilarPair : SelectorBase {
                                                protection, protection.recent_of(head.budget())};
     std::int32_t* list = head.scratch().slots;
     const Index fresh = team.collect(
-        head, head.length(), [&](auto i) { return near.eligible(i) && near.is_new(i); }, list);
-    for (Index a = 0; a < fresh; ++a) near.introduce(team, list[a]);
+        head, head.length(), [&](auto i) { return near.eligible(i) & near.is_new(i); }, list);
+    for (Index a = 0; a < fresh; ++a) near.introduce(team, list[a], list + fresh);
     while (head.length() > head.budget()) {
       const Index one = near.closest(team);
       if (near.is_stale(one)) {
@@ -47,7 +47,7 @@ struct MostSimilarPair : SelectorBase {
       near.forget(team, victim, target, last);
       team.once([&] { list[0] = static_cast<std::int32_t>(victim); });
       remove_entries(team, head, list, 1);
-      near.introduce(team, target == last ? victim : target);
+      near.introduce(team, target == last ? victim : target, list);
     }
   }
 };

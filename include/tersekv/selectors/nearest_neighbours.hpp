@@ -24,22 +24,29 @@ struct NearestNeighbours {
   TERSEKV_HD bool eligible(Slot i) const {
     return protection.allows(head, i, recent);
   }
-  TERSEKV_HD bool is_new(Index i) const { return link(i) == kNew; }
+  template <class Slot>
+  TERSEKV_HD bool is_new(Slot i) const {
+    return link(i) == kNew;
+  }
   TERSEKV_HD bool is_stale(Index i) const { return link(i) == kStale; }
   TERSEKV_HD Index neighbour(Index i) const { return link(i) - 1; }
 
-  /// Finds the nearest neighbour of `slot` and offers `slot` to all others.
+  /// Finds the nearest neighbour of `slot` and offers `slot` to all others. `ties`: room for n.
   template <class Team>
-  TERSEKV_HD void introduce(Team& team, Index slot) const {
+  TERSEKV_HD void introduce(Team& team, Index slot, std::int32_t* ties) const {
     const float* near = norms.similarities(team, head, slot);
+    const auto offered = [&](auto i) { return (Index{i} != slot) & eligible(i) & !is_new(i); };
+    // Ties are few, and apart, so that the loop over all has no branch.
+    const Index equals = team.collect(
+        head, head.length(), [&](auto i) { return offered(i) & (near[i] == similarity(i)); }, ties);
+    team.for_each(equals, [&](Index a) {
+      const Index i = ties[a];
+      if (!is_stale(i) && head.position(slot) < head.position(neighbour(i))) link(i) = name(slot);
+    });
     team.for_each_entry(head, head.length(), [&](auto i) {
-      if (i == slot || !eligible(i) || is_new(i)) return;
-      const bool tie = near[i] == similarity(i) && !is_stale(i) &&
-                       head.position(slot) < head.position(neighbour(i));
-      if (near[i] > similarity(i) || tie) {
-        similarity(i) = near[i];
-        link(i) = static_cast<std::int32_t>(slot + 1);
-      }
+      const bool nearer = offered(i) & (near[i] > similarity(i));
+      link(i) = nearer ? name(slot) : link(i);
+      similarity(i) = choose(nearer, near[i], similarity(i));
     });
     link_nearest(team, slot, near);
   }
@@ -64,13 +71,10 @@ struct NearestNeighbours {
   /// `victim` leaves, `target` changes, the entry in slot `last` moves to the victim's.
   template <class Team>
   TERSEKV_HD void forget(Team& team, Index victim, Index target, Index last) const {
+    const std::int32_t gone = name(victim), changed = name(target), moved = name(last);
     team.for_each_entry(head, head.length(), [&](auto i) {
-      const Index near = neighbour(i);
-      if (near == victim || near == target) {
-        link(i) = kStale;
-      } else if (near == last) {
-        link(i) = static_cast<std::int32_t>(victim + 1);
-      }
+      const std::int32_t now = link(i), then = now == moved ? gone : now;
+      link(i) = (now == gone) | (now == changed) ? kStale : then;
     });
   }
 
@@ -78,6 +82,8 @@ struct NearestNeighbours {
   static constexpr std::int32_t kNew = 0;     // never introduced: the column's initial value
   static constexpr std::int32_t kStale = -1;  // the neighbour is gone; similarity: an upper bound
 
+  /// How a link names a slot.
+  TERSEKV_HD static std::int32_t name(Index slot) { return static_cast<std::int32_t>(slot + 1); }
   template <class Slot>
   TERSEKV_HD float& similarity(Slot i) const {
     return head.stat(column, i);
@@ -90,11 +96,11 @@ struct NearestNeighbours {
   template <class Team>
   TERSEKV_HD void link_nearest(Team& team, Index slot, const float* near) const {
     const Index best = team.argmax(
-        head, head.length(), [&](auto i) { return i != slot && eligible(i); },
+        head, head.length(), [&](auto i) { return (Index{i} != slot) & eligible(i); },
         [&](Index i) { return near[i]; });
     team.once([&] {
       similarity(slot) = best < 0 ? -2.0f : near[best];
-      link(slot) = best < 0 ? kStale : static_cast<std::int32_t>(best + 1);
+      link(slot) = best < 0 ? kStale : name(best);
     });
   }
 };
