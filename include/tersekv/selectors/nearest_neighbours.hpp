@@ -74,7 +74,8 @@ struct NearestNeighbours {
     const std::int32_t gone = name(victim), changed = name(target), moved = name(last);
     team.for_each_entry(head, head.length(), [&](auto i) {
       const std::int32_t now = link(i), then = now == moved ? gone : now;
-      link(i) = (now == gone) | (now == changed) ? kStale : then;
+      const bool stale = (now == gone) | (now == changed);
+      link(i) = stale ? kStale : then;
     });
   }
 
