@@ -180,7 +180,7 @@ class SerialTeam {
   }
 
  private:
-  static constexpr Index kBlock = 256;  // entries whose keys are looked at together
+  static constexpr Index kBlock = 1024;  // entries whose keys are looked at together
   /// Heads of so many entries are no longer in the second-level cache when the policy comes to
   /// them.
   static constexpr Index kFarEntries = 2048;
