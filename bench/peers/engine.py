@@ -149,12 +149,19 @@ def verify(arguments, left_out):
             "samples_us": {}}
 
 
+def passages(text, count):
+    """`count` passages spread over the text, which do not overlap, each ending with a whole word."""
+    if len(text) < count * AGREEMENT_LENGTH:
+        raise EngineError(f"{count} passages of {AGREEMENT_LENGTH} characters: the text has {len(text)}")
+    apart = (len(text) - AGREEMENT_LENGTH) // max(1, count - 1)
+    return [text[i * apart:i * apart + AGREEMENT_LENGTH].rsplit(" ", 1)[0] for i in range(count)]
+
+
 def agreement(bench, arguments, left_out):
     """Leading words of a full cache's continuation that are left at a tenth of the entries; of each
     engine with its own full cache."""
-    text, context = read(arguments.text), bench.plan.contexts[-1]
-    texts = [text[i * 200_000:i * 200_000 + AGREEMENT_LENGTH].rsplit(" ", 1)[0]
-             for i in range(bench.plan.texts)]
+    context = bench.plan.contexts[-1]
+    texts = passages(read(arguments.text), bench.plan.texts)
     shares = {}
     pairs = [("ours", f"ours_{p}") for p in POLICIES] + [("openvino", "openvino_evicting")]
     said = {}
