@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What whole engines are given to read, and how their answers are compared."""
+import sys
+import unittest
+
+from support import PEERS, main
+
+sys.path.insert(0, str(PEERS))
+import engine  # noqa: E402
+from contestants import EngineError  # noqa: E402
+
+
+class Passages(unittest.TestCase):
+    def test_they_are_whole_apart_and_of_all_parts_of_the_text(self):
+        text = " ".join(str(i) for i in range(60_000))
+        found = engine.passages(text, 5)
+        self.assertEqual(len(found), 5)
+        starts = [text.index(passage) for passage in found]
+        ends = [start + len(passage) for start, passage in zip(starts, found)]
+        self.assertEqual(starts[0], 0)
+        self.assertGreater(ends[-1], len(text) - 10)
+        for passage, end, following in zip(found, ends, starts[1:] + [len(text)]):
+            self.assertGreater(len(passage), engine.AGREEMENT_LENGTH - 10)
+            self.assertLessEqual(end, following)
+            self.assertIn(text[end:end + 1], (" ", ""))
+
+    def test_one_is_the_beginning(self):
+        text = "word " * engine.AGREEMENT_LENGTH
+        self.assertTrue(text.startswith(engine.passages(text, 1)[0]))
+
+    def test_a_text_that_is_too_short_is_refused(self):
+        with self.assertRaisesRegex(EngineError, "2 passages"):
+            engine.passages("word " * (engine.AGREEMENT_LENGTH // 5 + 1), 2)
+
+    def test_words_in_common(self):
+        self.assertEqual(engine.words_in_common("a b c d", "a b x d"), 0.5)
+
+
+if __name__ == "__main__":
+    main()
