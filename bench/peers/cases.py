@@ -73,7 +73,7 @@ FULL = Plan(1.0, 7, (LARGE, UNGROUPED, SMALL), {512: "L2", 4096: "L3", 32768: "m
             ((SMALL, 512), (SMALL, 4096), (SMALL, 32768), (LARGE, 4096)), (SMALL, 512), (SMALL, 512),
             tuple(1 << power for power in range(10, 21, 2)), 512,
             ((SMALL, 4096), (SMALL, 16384), (SMALL, 32768), (LARGE, 4096)), (100, 1000, 4000, 7900),
-            3)
+            8)
 QUICK = Plan(0.3, 3, (LARGE, SMALL), {512: "L2", 32768: "memory"}, ("float32", "bfloat16"),
              ((SMALL, 512),), (SMALL, 512), (SMALL, 512), (1 << 10, 1 << 12, 1 << 14), 512,
              ((SMALL, 4096),), (100, 1000), 0)

@@ -62,7 +62,7 @@ def prompt(ours=100.0):
 
 
 def decode(context=7900, **times):
-    us = {"ours": 100.0, "ours_h2o": 50.0, "llama_cpp": 190.0, "llama_cpp_flash": 200.0,
+    us = {"ours": 100.0, "ours_keepkv": 50.0, "llama_cpp": 190.0, "llama_cpp_flash": 200.0,
           "openvino": 120.0, "openvino_evicting": 90.0, **times}
     return {"case": f"decode at {context}", "kind": "decode", "context": context, "budget": 790,
             "bytes": {"ours": 2 << 20}, "skipped": {}, "samples_us": three(us)}
@@ -70,7 +70,7 @@ def decode(context=7900, **times):
 
 def agreement(ours=0.8, theirs=0.5):
     return {"case": "agreement", "kind": "agreement", "context": 7900, "budget": 790, "texts": 3,
-            "agreement": {"ours_h2o": ours, "openvino_evicting": theirs}, "skipped": {},
+            "agreement": {"ours_keepkv": ours, "openvino_evicting": theirs}, "skipped": {},
             "samples_us": {}}
 
 

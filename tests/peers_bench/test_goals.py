@@ -22,7 +22,7 @@ class Goals(unittest.TestCase):
             attention=[attention(), attention(level="L2", probe=60.0, peak=80.0),
                        attention(heads=(32, 32))],
             steps=[step()], overheads=[overhead()], streaming=[stream()], prompts=[prompt()],
-            engine=[decode(ours_h2o=50.0), decode(100, llama_cpp=85.0), agreement(),
+            engine=[decode(ours_keepkv=50.0), decode(100, llama_cpp=85.0), agreement(),
                     {**decode(1000, llama_cpp=101.0, llama_cpp_flash=120.0), "kind": "prompt"}])
         self.assertEqual([name for name, met in verdicts.items() if met is not True], [])
         self.assertEqual(len(verdicts), 17)
@@ -60,7 +60,7 @@ class Goals(unittest.TestCase):
             with self.subTest(name):
                 self.assertEqual(self.missed(**sections), [name])
         self.assertIn("engine, a tenth kept: llama.cpp's full cache over ours",
-                      self.missed(engine=[decode(ours_h2o=60.0)]))
+                      self.missed(engine=[decode(ours_keepkv=60.0)]))
 
     def test_the_faster_llama_counts(self):
         self.assertEqual(goals.best_llama(decode()["samples_us"]), "llama_cpp")
