@@ -92,6 +92,9 @@ struct PolicyCase {
   bool needs_scores = false, takes_rows = true;
   float alpha = 0;
 
+  /// Whether no head outgrows its budget, however long it decodes.
+  bool is_bounded() const { return has_budget && !grows_while_decoding; }
+
   friend std::ostream& operator<<(std::ostream& out, const PolicyCase& c) { return out << c.name; }
 };
 

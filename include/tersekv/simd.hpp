@@ -326,7 +326,7 @@ inline Floats exp_over(Floats x, Floats k) {
   const Floats n = power_of(x);
   Floats r = keep_order(x - n * 0.693359375f) + n * 2.12194440e-4f;
   r = max(min(r, broadcast(0.35f)), broadcast(-0.35f));
-  Floats p = r * (1.0f / 5040) + 1.0f / 720;  // as detail::slope_of_small
+  Floats p = r * (1.0f / 5040) + 1.0f / 720;  // as detail::exp_in_range
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
   p = p * r + 1.0f / 6;

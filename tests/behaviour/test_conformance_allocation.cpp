@@ -58,15 +58,11 @@ Index allocations_of(const CountingResource& resource, Index steps, Step&& step)
   return global_allocations - global + resource.allocations() - own;
 }
 
-bool is_bounded(const PolicyCase& policy) {
-  return policy.has_budget && !policy.grows_while_decoding;
-}
-
 constexpr Index kWarmUp = 80, kSteps = 200;
 
 TEST_CASE("conformance: at its budget a cache decodes without an allocation") {
   FOR_EACH_POLICY(policy) {
-    if (!is_bounded(policy)) continue;
+    if (!policy.is_bounded()) continue;
     CountingResource resource;
     support::Random random(61);
     const CacheConfig config = small_config(policy);
@@ -81,7 +77,7 @@ TEST_CASE("conformance: at its budget a cache decodes without an allocation") {
 
 TEST_CASE("conformance: at its budget the single verbs allocate nothing") {
   FOR_EACH_POLICY(policy) {
-    if (!is_bounded(policy)) continue;
+    if (!policy.is_bounded()) continue;
     CountingResource resource;
     support::Random random(62);
     const CacheConfig config = small_config(policy);
@@ -100,7 +96,7 @@ TEST_CASE("conformance: at its budget the single verbs allocate nothing") {
 
 TEST_CASE("conformance: at its budget a prompt in equal chunks allocates nothing") {
   FOR_EACH_POLICY(policy) {
-    if (!is_bounded(policy)) continue;
+    if (!policy.is_bounded()) continue;
     CountingResource resource;
     support::Random random(63);
     const CacheConfig config = small_config(policy);
