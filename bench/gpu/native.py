@@ -1,54 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C functions of api.h, with exceptions for status codes."""
 import ctypes
+import os
+import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "common"))
+from c_library import CLibrary, I, INT, NativeError, P, S, U  # noqa: E402, F401
 
 BIAS, LOGITS, ROWS = 1, 2, 4
 
-_P, _I, _U = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
 _SIGNATURES = {
-    "error": (ctypes.c_char_p, ()),
-    "spin": (ctypes.c_int, (_I, _P)),
-    "attention_create": (_P, (ctypes.c_char_p, _I, _I, _I, _I, _I, _P, _U, _P)),
-    "attention_destroy": (None, (_P,)),
-    "attention_run": (ctypes.c_int, (_P, _I, _P, _P, ctypes.c_int, _P)),
-    "attention_probe": (ctypes.c_int, (_P, _I, _I, _P)),
-    "attention_probe_sum": (_I, (_P, _I, _P)),
-    "attention_export": (ctypes.c_int, (_P, _I, _P, _P, _P, _I, _P)),
-    "attention_scores": (ctypes.c_int, (_P, ctypes.c_int, _I, _I, _P, _I, _P)),
-    "attention_bytes": (_I, (_P, ctypes.c_int)),
-    "policy_create": (_P, (ctypes.c_char_p, ctypes.c_char_p, _I, _I, _I, _I, _I, _I, _I, _P)),
-    "policy_destroy": (None, (_P,)),
-    "policy_fill": (ctypes.c_int, (_P, _I, _U, _P)),
-    "policy_refresh": (ctypes.c_int, (_P, _U, _P)),
-    "policy_attend": (ctypes.c_int, (_P, _I, _P)),
-    "policy_steps": (ctypes.c_int, (_P, _I, _I, _P)),
-    "policy_synchronize": (ctypes.c_int, (_P, _P)),
-    "policy_length": (_I, (_P, _I, _I, _I)),
-    "policy_bytes": (_I, (_P, ctypes.c_int)),
-    "policies": (ctypes.c_char_p, ()),
+    "error": (S, ()),
+    "spin": (INT, (I, P)),
+    "attention_create": (P, (S, I, I, I, I, I, P, U, P)),
+    "attention_destroy": (None, (P,)),
+    "attention_run": (INT, (P, I, P, P, INT, P)),
+    "attention_probe": (INT, (P, I, I, P)),
+    "attention_probe_sum": (I, (P, I, P)),
+    "attention_export": (INT, (P, I, P, P, P, I, P)),
+    "attention_scores": (INT, (P, INT, I, I, P, I, P)),
+    "attention_bytes": (I, (P, INT)),
+    "policy_create": (P, (S, S, I, I, I, I, I, I, I, P)),
+    "policy_destroy": (None, (P,)),
+    "policy_fill": (INT, (P, I, U, P)),
+    "policy_refresh": (INT, (P, U, P)),
+    "policy_attend": (INT, (P, I, P)),
+    "policy_steps": (INT, (P, I, I, P)),
+    "policy_synchronize": (INT, (P, P)),
+    "policy_length": (I, (P, I, I, I)),
+    "policy_bytes": (I, (P, INT)),
+    "policies": (S, ()),
 }
 
 
-class NativeError(RuntimeError):
-    """What the library has to say of a call that failed."""
-
-
-class Library:
+class Library(CLibrary):
     def __init__(self, path):
-        library = ctypes.CDLL(path)
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, "tersekv_bench_" + name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, "_" + name, function)
-
-    def checked(self, name, *arguments):
-        """Calls; raises where the result says that the call failed."""
-        result = getattr(self, "_" + name)(*arguments)
-        kind = _SIGNATURES[name][0]
-        failed = not result if kind is _P else result < 0 if kind is _I else result != 0
-        if failed:
-            raise NativeError(f"{name}: {self._error().decode()}")
-        return result
+        super().__init__(path, "tersekv_bench_", _SIGNATURES)
 
     def spin(self, turns, stream):
         self.checked("spin", turns, stream)
@@ -84,7 +71,7 @@ class AttentionSet(_Set):
 
     def __init__(self, library, case, copies, seed, stream):
         lengths = case.lengths()
-        array = (ctypes.c_int64 * len(lengths))(*lengths)
+        array = (I * len(lengths))(*lengths)
         handle = library.checked("attention_create", case.dtype.encode(), copies, case.batch,
                                  case.q_heads, case.kv_heads, case.head_dim, array, seed, stream)
         super().__init__(library, handle, stream)

@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C functions of api.h, with exceptions for what says that it failed."""
 import ctypes
+import os
+import sys
+
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "common"))
+from c_library import CLibrary, D, I, INT, NativeError, P, S, U  # noqa: E402, F401
 
 BYTES_OF = ("keys", "values", "weights", "positions", "statistics", "slack", "bookkeeping",
             "workspace")
 
-_P, _I, _D, _S = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_char_p
-_INT = ctypes.c_int
 _SIGNATURES = {
-    "error": (_S, ()),
-    "build": (_S, ()),
-    "policies": (_S, ()),
-    "elements": (_S, ()),
-    "read": (_D, (_I, _INT)),
-    "peak": (_D, (_INT,)),
-    "product": (_D, (_I, _INT)),
-    "create": (_P, (_S, _S, _INT, _I, _I, _I, _I, _I, _I)),
-    "clone": (_P, (_P,)),
-    "destroy": (None, (_P,)),
-    "weigh": (_INT, (_P, ctypes.c_uint64)),
-    "length": (_I, (_P, _I)),
-    "bytes": (_INT, (_P, _P)),
-    "query": (_INT, (_P, _P)),
-    "export": (_INT, (_P, _I, _I, _P, _P, _P)),
-    "difference": (_D, (_P, _I)),
-    "attend": (_D, (_P, _I, _INT, _P, _P)),
-    "prompt": (_D, (_P, _I, _I)),
-    "steps": (_INT, (_P, _I, _P)),
-    "pairs": (_INT, (_P, _I, _P)),
-    "stream": (_INT, (_P, _I, _P)),
+    "error": (S, ()),
+    "build": (S, ()),
+    "policies": (S, ()),
+    "elements": (S, ()),
+    "read": (D, (I, INT)),
+    "peak": (D, (INT,)),
+    "product": (D, (I, INT)),
+    "create": (P, (S, S, INT, I, I, I, I, I, I)),
+    "clone": (P, (P,)),
+    "destroy": (None, (P,)),
+    "weigh": (INT, (P, U)),
+    "length": (I, (P, I)),
+    "bytes": (INT, (P, P)),
+    "query": (INT, (P, P)),
+    "export": (INT, (P, I, I, P, P, P)),
+    "difference": (D, (P, I)),
+    "attend": (D, (P, I, INT, P, P)),
+    "prompt": (D, (P, I, I)),
+    "steps": (INT, (P, I, P)),
+    "pairs": (INT, (P, I, P)),
+    "stream": (INT, (P, I, P)),
 }
-
-
-class NativeError(RuntimeError):
-    """What the library has to say of a call that failed."""
 
 
 def floats(count):
@@ -44,22 +43,9 @@ def doubles(count):
     return (ctypes.c_double * count)()
 
 
-class Library:
+class Library(CLibrary):
     def __init__(self, path):
-        library = ctypes.CDLL(path)
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, "tersekv_peers_" + name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, "_" + name, function)
-
-    def checked(self, name, *arguments):
-        """Calls; raises where the result says that the call failed."""
-        result = getattr(self, "_" + name)(*arguments)
-        kind = _SIGNATURES[name][0]
-        failed = not result if kind is _P else result != 0 if kind is _INT else result < 0
-        if failed:
-            raise NativeError(f"{name}: {self._error().decode()}")
-        return result
+        super().__init__(path, "tersekv_peers_", _SIGNATURES)
 
     def build(self):
         return self._build().decode()
@@ -120,7 +106,7 @@ class Caches:
 
     def bytes(self):
         """Of one copy: {what: bytes}, all that it holds."""
-        eight = (ctypes.c_int64 * len(BYTES_OF))()
+        eight = (I * len(BYTES_OF))()
         self.call("bytes", eight)
         return dict(zip(BYTES_OF, eight))
 

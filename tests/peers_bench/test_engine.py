@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What whole engines are given to read, and how their answers are compared."""
-import sys
 import unittest
 
-from support import PEERS, main
+from support import main
 
-sys.path.insert(0, str(PEERS))
-import engine  # noqa: E402
-from contestants import EngineError  # noqa: E402
+import engine
+from contestants import EngineError
 
 
 class Passages(unittest.TestCase):
