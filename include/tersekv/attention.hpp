@@ -3,45 +3,49 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstring>
 
 #include "tersekv/attention_blocks.hpp"
 #include "tersekv/attention_bytes.hpp"
+#include "tersekv/attention_sums.hpp"
 #include "tersekv/config.hpp"
+#include "tersekv/entry_attention.hpp"
 #include "tersekv/head.hpp"
 #include "tersekv/log_math.hpp"
+#include "tersekv/running_softmax.hpp"
 #include "tersekv/simd.hpp"
 
 namespace tersekv {
-
-/// Room for `n` floats, rounded up to whole vectors: the widest ones, so that a program of parts
-/// compiled for different machines agrees about it.
-inline Index padded_dim(Index n) { return (n + 15) / 16 * 16; }
 
 /// Query rows that are worked on at a time, but at least those of one token.
 inline constexpr Index kRowsAtOnce = 16;
 inline Index tokens_at_once(Index group) { return std::max<Index>(1, kRowsAtOnce / group); }
 
-/// Entries between two flushes of the output's sums: float partial sums stay short, whatever the
-/// page size, so a million entries lose no more precision than a few thousand do.
-inline constexpr Index kMostTile = 256;
-inline Index tile_entries(Index page_size) { return std::min(page_size, kMostTile); }
+/// Entries of a section: sums over one join those over the sections before it. So partial sums of
+/// floats stay short, whatever the page size, and a million entries lose no more precision than a
+/// few thousand do; and workers may take sections of a head, with the same results to the bit.
+inline constexpr Index kSection = 256;
+inline Index tile_entries(Index page_size) { return std::min(page_size, kSection); }
+inline Index sections_of(Index entries) { return (entries + kSection - 1) / kSection; }
 
-/// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows and
-/// heads of at most `stride` entries, whole pages.
+/// What the workers share that work on one token's request together.
+struct SharedBuffers {
+  float* kept = nullptr;      ///< [group_size, stride], where attention per entry is wanted
+  float* powers = nullptr;    ///< [tiles of stride, group_size], in whole vectors, likewise
+  float* sections = nullptr;  ///< [sections of stride, section_floats] or null: one does all
+  Index stride = 0;           ///< whole pages
+};
+
+/// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows.
 struct AttentionBuffers {
-  float* tile = nullptr;    ///< [rows, tile_entries]
-  float* kept = nullptr;    ///< [group_size, stride], where attention per entry is wanted
-  float* powers = nullptr;  ///< [tiles of stride, group_size], in whole vectors, likewise
-  float* bias = nullptr;    ///< [tile_entries]
-  float* sums = nullptr;    ///< [2, rows, padded_dim(head_dim)]
-  float* state = nullptr;   ///< [4, rows]
+  float* tile = nullptr;     ///< [rows, tile_entries]
+  float* bias = nullptr;     ///< [tile_entries]
+  float* sums = nullptr;     ///< [2, AttentionSums::floats(rows, padded_dim(head_dim))]
+  float* softmax = nullptr;  ///< [RunningSoftmax::floats(rows)]
   // For keys and values of one byte:
   float* byte_queries = nullptr;  ///< [rows, padded_dim(head_dim)]
   float* byte_units = nullptr;    ///< [rows, ByteRows::kUnits]
   float* share_units = nullptr;   ///< [rows]
-  Index stride = 0;
+  SharedBuffers shared;
 };
 
 /// Query rows of a few tokens of one KV head's group against the head's entries. The last token
@@ -62,9 +66,7 @@ namespace detail {
 
 /// The tiles of one request, in the order of memory: a page's keys, its values, and its columns, so
 /// that the processor's own prefetching, which stops at the first gap, goes on for as long as pages
-/// are neighbours. A running softmax: sums and normalisers are relative to a power of two that is
-/// about the highest exponential so far. So rescaling them is exact, and equal logits get the same
-/// attention to the bit, wherever they lie.
+/// are neighbours.
 template <class Head>
 class AttentionPass {
   using Key = typename Head::Key;
@@ -78,51 +80,77 @@ class AttentionPass {
         group_(head.shape().group_size),
         rows_(request.tokens * group_),
         dim_(head.head_dim()),
-        sum_stride_(padded_dim(dim_)),
+        row_floats_(padded_dim(dim_)),
         tile_(tile_entries(head.page_size())),
         kept_(request.attention != nullptr),
-        power_(buffers.state),
-        factor_(buffers.state + rows_),
-        sum_(buffers.state + 2 * rows_) {
-    if (request.out != nullptr) std::fill_n(buffers.sums, 2 * rows_ * sum_stride_, 0.0f);
+        section_(sums(buffers.sums)),
+        total_(sums(buffers.sums + AttentionSums::floats(rows_, row_floats_))),
+        softmax_(buffers.softmax, section_) {}
+
+  /// All of the request by one worker.
+  void run() {
+    make_byte_queries();
+    total_.clear();
+    for (Index s = 0; s < sections_of(request_.visible); ++s) {
+      section(s);
+      total_.add(section_);
+    }
+    finish();
+  }
+  /// Sections [first, last), into the buffers that workers share.
+  void part(Index first, Index last) {
+    make_byte_queries();
+    for (Index s = first; s < last; ++s) {
+      section_ = shared_sums(s);
+      section(s);
+    }
+  }
+  /// The request, after all of its sections.
+  void join() {
+    total_.clear();
+    for (Index s = 0; s < sections_of(request_.visible); ++s) total_.add(shared_sums(s));
+    finish();
+  }
+
+ private:
+  AttentionSums sums(float* memory) const {
+    return {memory, rows_, request_.out != nullptr ? row_floats_ : 0};
+  }
+  AttentionSums shared_sums(Index section) const {
+    return sums(buffers_.shared.sections + section * AttentionSums::floats(rows_, row_floats_));
+  }
+  void make_byte_queries() {
     if constexpr (Codec<Key>::scaled) {
-      byte_queries_ = {buffers.byte_queries, buffers.byte_units, sum_stride_};
+      byte_queries_ = {buffers_.byte_queries, buffers_.byte_units, row_floats_};
       for (Index r = 0; r < rows_; ++r) {
-        make_byte_row(request.query + r * dim_, dim_, head.shape().scale,
-                      buffers.byte_queries + r * sum_stride_,
-                      buffers.byte_units + r * ByteRows::kUnits);
+        make_byte_row(request_.query + r * dim_, dim_, head_.shape().scale,
+                      buffers_.byte_queries + r * row_floats_,
+                      buffers_.byte_units + r * ByteRows::kUnits);
       }
     }
   }
 
-  void run() {
-    for (Index start = 0, tile = 0; start < request_.visible; start += tile_, ++tile) {
-      const Index entries = std::min(tile_, request_.visible - start);
+  void section(Index index) {
+    softmax_.start(section_);
+    const Index end = std::min((index + 1) * kSection, request_.visible);
+    for (Index start = index * kSection; start < end; start += tile_) {
+      const Index entries = std::min(tile_, end - start);
       // Rows of tokens that came before this tile's entries see none of it.
       const Index blind = std::max<Index>(start + request_.tokens - request_.visible, 0) * group_;
       logits(start, entries, blind);
-      std::fill_n(factor_, blind, 1.0f);
-      for (Index r = blind; r < rows_; ++r)
-        softmax(r, start, tile, std::min(entries, seen(r) - start));
+      softmax(start, entries, blind);
       if (request_.out != nullptr) values(start, entries, blind);
     }
-    for (Index r = 0; r < rows_; ++r) finish(r);
-    if (kept_) reduce();
+    softmax_.finish();
   }
 
- private:
   Index seen(Index row) const { return request_.visible - (request_.tokens - 1 - row / group_); }
   /// Logits of row r in the tile that starts at `start`, and the rows' stride.
   float* row_of(Index r, Index start) const {
-    return kept_ ? buffers_.kept + r * buffers_.stride + start : buffers_.tile + r * tile_;
+    const SharedBuffers& shared = buffers_.shared;
+    return kept_ ? shared.kept + r * shared.stride + start : buffers_.tile + r * tile_;
   }
-  Index row_stride() const { return kept_ ? buffers_.stride : tile_; }
-  double sum_of(Index r) const {
-    double sum = 0;
-    std::memcpy(&sum, sum_ + 2 * r, sizeof sum);
-    return sum;
-  }
-  void set_sum(Index r, double sum) const { std::memcpy(sum_ + 2 * r, &sum, sizeof sum); }
+  Index row_stride() const { return kept_ ? buffers_.shared.stride : tile_; }
 
   void logits(Index start, Index entries, Index blind) {
     const Index page = head_.page_size(), vectors = padded_dim(entries) / simd::kLanes;
@@ -141,7 +169,8 @@ class AttentionPass {
     }
     if (request_.logits != nullptr) {
       for (Index g = 0; g < group_; ++g) {
-        std::copy_n(row_of(g, start), entries, request_.logits + g * buffers_.stride + start);
+        std::copy_n(row_of(g, start), entries,
+                    request_.logits + g * buffers_.shared.stride + start);
       }
     }
     if (request_.alpha == 0.0f || !head_.has_weights()) return;
@@ -159,35 +188,19 @@ class AttentionPass {
     }
   }
 
-  /// Row r, which sees `visible` of the tile's entries: exponentials in place of logits, zeros
-  /// behind them.
-  void softmax(Index r, Index start, Index tile, Index visible) {
-    float* row = row_of(r, start);
-    const Index padded = padded_dim(visible);
-    // The vectors' tail repeats a live logit, so that it changes no maximum and overflows nothing.
-    for (Index i = visible; i < padded; ++i) row[i] = row[0];
-    simd::Floats highest = simd::load(row);
-    for (Index i = simd::kLanes; i < padded; i += simd::kLanes) {
-      highest = simd::max(highest, simd::load(row + i));
+  void softmax(Index start, Index entries, Index blind) {
+    softmax_.skip(blind);
+    if (seen(blind) - start >= entries) {
+      softmax_.add(blind, rows_, row_of(blind, start), row_stride(), entries, entries);
+    } else {
+      for (Index r = blind; r < rows_; ++r) {
+        const Index visible = std::min(entries, seen(r) - start);
+        softmax_.add(r, r + 1, row_of(r, start), row_stride(), visible, entries);
+      }
     }
-    const float of_tile = simd::power_of(simd::broadcast(simd::max(highest)))[0];
-    const bool higher = tile == 0 || of_tile > power_[r];
-    factor_[r] = higher && tile > 0 ? simd::exp2(simd::broadcast(power_[r] - of_tile))[0] : 1.0f;
-    if (higher) power_[r] = of_tile;
-    if (kept_) buffers_.powers[tile * group_ + r] = power_[r];
-    const simd::Floats power = simd::broadcast(power_[r]);
-    simd::Floats part = {};
-    for (Index i = 0; i + simd::kLanes <= visible; i += simd::kLanes) {
-      const simd::Floats e = simd::exp_over(simd::load(row + i), power);
-      simd::store(row + i, e);
-      part += e;
-    }
-    const Index last = visible / simd::kLanes * simd::kLanes;
-    if (last < visible) simd::store(row + last, simd::exp_over(simd::load(row + last), power));
-    std::fill(row + visible, row + tile_, 0.0f);
-    if (last < visible) part += simd::load(row + last);
-    const double sum = static_cast<double>(simd::sum(part));
-    set_sum(r, tile == 0 ? sum : sum_of(r) * static_cast<double>(factor_[r]) + sum);
+    if (!kept_) return;
+    float* powers = buffers_.shared.powers + start / tile_ * group_;
+    for (Index g = 0; g < group_; ++g) powers[g] = section_.power(g);
   }
 
   void values(Index start, Index entries, Index blind) {
@@ -198,26 +211,17 @@ class AttentionPass {
     if (more) {
       ahead = reinterpret_cast<const Value*>(head_.key_page(index + 1)) + start % page * dim_;
     }
-    float* sums = buffers_.sums + blind * sum_stride_;
+    const float* factors = softmax_.factors() + blind;
     if constexpr (Codec<Value>::scaled) {
       make_byte_shares(head_.value_scale_page(index) + start % page, start, entries, blind);
       byte_value_tile(values, ahead, dim_, entries, buffers_.tile + blind * tile_, rows_ - blind,
-                      tile_, buffers_.share_units + blind, factor_ + blind, sums, sum_stride_);
+                      tile_, buffers_.share_units + blind, factors, section_.values(blind),
+                      row_floats_);
     } else {
       value_tile(values, ahead, dim_, entries, row_of(blind, start), rows_ - blind, row_stride(),
-                 factor_ + blind, sums, sum_stride_);
+                 factors, section_.values(blind), row_floats_);
     }
     if (more && (start + tile_) % page == 0) head_.read_on(index);
-    const bool flush = (start + tile_) % kMostTile == 0 || start + tile_ >= request_.visible;
-    for (Index r = 0; r < rows_; ++r) {
-      if (factor_[r] == 1.0f && !flush) continue;
-      float* part = buffers_.sums + r * sum_stride_;
-      float* total = part + rows_ * sum_stride_;
-      for (Index j = 0; j < sum_stride_; ++j) {
-        total[j] = total[j] * factor_[r] + (flush ? part[j] : 0.0f);
-      }
-      if (flush) std::fill_n(part, sum_stride_, 0.0f);
-    }
   }
 
   /// Exponentials times the scales of their values, in digits, into the tile: those that are kept
@@ -243,61 +247,44 @@ class AttentionPass {
     }
   }
 
-  void finish(Index r) {
-    const double sum = sum_of(r);
-    request_.lse[r] =
-        static_cast<float>(0.693147180559945309 * static_cast<double>(power_[r]) + std::log(sum));
-    const float inverse = static_cast<float>(1.0 / sum);
-    factor_[r] = inverse;
-    if (request_.out == nullptr) return;
-    const float* sums = buffers_.sums + (rows_ + r) * sum_stride_;
-    for (Index j = 0; j < dim_; ++j) request_.out[r * dim_ + j] = sums[j] * inverse;
+  /// Output, normalisers and attention per entry, out of the sums over all entries.
+  void finish() {
+    float* inverses = buffers_.softmax;  // which has done its work
+    for (Index r = 0; r < rows_; ++r) {
+      request_.lse[r] = total_.lse(r);
+      inverses[r] = static_cast<float>(1.0 / total_.mass(r));
+      if (request_.out == nullptr) continue;
+      const float* values = total_.values(r);
+      for (Index j = 0; j < dim_; ++j) request_.out[r * dim_ + j] = values[j] * inverses[r];
+    }
+    if (kept_) reduce(inverses);
   }
 
   /// Attention per entry, out of exponentials relative to the powers of their tiles.
-  void reduce() {
+  void reduce(const float* inverses) {
+    const SharedBuffers& shared = buffers_.shared;
     const Index tiles = (request_.visible + tile_ - 1) / tile_;
     for (Index t = 0; t < tiles; ++t) {
-      float* of_tile = buffers_.powers + t * group_;
-      for (Index g = 0; g < group_; ++g) of_tile[g] -= power_[g];
+      for (Index g = 0; g < group_; ++g) shared.powers[t * group_ + g] -= total_.power(g);
     }
     for (Index i = 0; i < padded_dim(tiles * group_); i += simd::kLanes) {
-      simd::store(buffers_.powers + i, simd::exp2(simd::load(buffers_.powers + i)));
+      simd::store(shared.powers + i, simd::exp2(simd::load(shared.powers + i)));
     }
     for (Index t = 0; t < tiles; ++t) {
-      const Index last = std::min((t + 1) * tile_, request_.visible);
-      for (Index i = t * tile_; i < last; i += simd::kLanes) {
-        simd::Floats all = share(t, 0, i);
-        for (Index g = 1; g < group_; ++g) {
-          const simd::Floats one = share(t, g, i);
-          all = request_.reduce == GroupReduce::max ? simd::max(all, one) : all + one;
-        }
-        if (request_.reduce == GroupReduce::mean) all /= static_cast<float>(group_);
-        const Index wanted = std::min<Index>(simd::kLanes, last - i);
-        if (wanted == simd::kLanes) {
-          simd::store(request_.attention + i, all);
-        } else {
-          std::memcpy(request_.attention + i, &all,
-                      static_cast<std::size_t>(wanted) * sizeof(float));
-        }
-      }
+      const Index start = t * tile_;
+      entry_attention({shared.kept + start, shared.stride, shared.powers + t * group_, inverses},
+                      group_, request_.reduce, std::min(tile_, request_.visible - start),
+                      request_.attention + start);
     }
-  }
-  /// Attention of row g to the entries from `i` on, of tile t.
-  simd::Floats share(Index t, Index g, Index i) const {
-    const simd::Floats least = simd::broadcast(0x1p-124f);  // all that is lower is equal
-    const simd::Floats kept = simd::load(buffers_.kept + g * buffers_.stride + i);
-    return simd::max(kept * buffers_.powers[t * group_ + g], least) * factor_[g];
   }
 
   const Head& head_;
   const AttentionRequest& request_;
   const AttentionBuffers& buffers_;
-  Index group_, rows_, dim_, sum_stride_, tile_;
+  Index group_, rows_, dim_, row_floats_, tile_;
   bool kept_;
-  // Of every row: the logarithm of the power of two that sums are relative to; what the tile's does
-  // to the sums so far, and in the end 1 / sum; the sum of exponentials, in double.
-  float *power_, *factor_, *sum_;
+  AttentionSums section_, total_;
+  RunningSoftmax softmax_;
   ByteRows byte_queries_;
 };
 
@@ -314,6 +301,20 @@ class AttentionPass {
 template <class Head>
 void attend(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers) {
   detail::AttentionPass<Head>(head, request, buffers).run();
+}
+
+/// The same by several workers: each does some sections [first, last) of one token's request, with
+/// its own buffers but for the shared ones; when all are done, one of them joins. The results are
+/// those of `attend` to the bit.
+template <class Head>
+void attend_part(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers,
+                 Index first, Index last) {
+  detail::AttentionPass<Head>(head, request, buffers).part(first, last);
+}
+template <class Head>
+void attend_join(const Head& head, const AttentionRequest& request,
+                 const AttentionBuffers& buffers) {
+  detail::AttentionPass<Head>(head, request, buffers).join();
 }
 
 /// Joins the attention of two disjoint sets of entries, exactly: (out_a, lse_a) becomes that of

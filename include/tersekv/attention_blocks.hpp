@@ -64,10 +64,14 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
   }
 }
 
-/// Rows from which attention is bound by arithmetic rather than by memory: what comes next is then
-/// asked for in between, which would disturb the processor's own prefetching where memory is the
-/// limit.
+/// Query rows from which what comes next is asked for in between. Where memory is the limit it
+/// disturbs the prefetching of AMD's processors, and Intel's hides a wait that theirs leaves.
+#if defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || \
+    defined(__znver5__)
 inline constexpr int kRowsThatAsk = 4;
+#else
+inline constexpr int kRowsThatAsk = 1;
+#endif
 
 /// out[r, i] = scale * <rows[r], key i> for the first `vectors` * kLanes entries at `keys`, of a
 /// page of `page_size`. `ahead` is what will be read next, as much of it.

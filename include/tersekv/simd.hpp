@@ -134,12 +134,11 @@ inline void in_order(Floats* v) {
 }
 
 /// Asks for the memory of Vectors vectors of elements from p on, which may be anywhere, to come
-/// into the second-level cache: more of such requests can be under way than there are for the first
-/// level.
+/// into the first-level cache: what lies in the second is then moved but once.
 template <int Vectors, class T>
 inline void prefetch(const T* p) {
   constexpr int line = 64 / static_cast<int>(sizeof(T));
-  for (int i = 0; i < Vectors * kLanes; i += line) __builtin_prefetch(p + i, 0, 2);
+  for (int i = 0; i < Vectors * kLanes; i += line) __builtin_prefetch(p + i, 0, 3);
 }
 
 /// Reads one byte of each cache line of `bytes` bytes from p on: unlike a request, it keeps the
@@ -300,6 +299,15 @@ inline float max(Floats v) {
 }
 
 inline float min(Floats v) { return -max(-v); }
+
+/// Whether any lane of v is above x.
+inline bool any_above(Floats v, float x) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(std::bit_cast<__m512>(v), _mm512_set1_ps(x), _CMP_GT_OQ) != 0;
+#else
+  return max(v) > x;
+#endif
+}
 
 /// Whether any lane of v is x.
 inline bool any_equal(Floats v, float x) {

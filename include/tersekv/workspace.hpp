@@ -73,13 +73,13 @@ class Workspace {
     const Index group = form.shape.group_size, dim = form.shape.head_dim;
     const Index rows = tokens_at_once(group) * group, tile = tile_entries(form.page_size);
     AttentionBuffers& a = attention_buffers_;
-    a.stride = entries;
+    a.shared.stride = entries;
+    a.shared.kept = take(group * entries);
+    a.shared.powers = take(group * (entries / tile));
     a.tile = take(rows * tile);
-    a.kept = take(group * entries);
-    a.powers = take(group * (entries / tile));
     a.bias = take(tile, form.has_weights);
-    a.sums = take(2 * rows * padded_dim(dim));
-    a.state = take(4 * rows);
+    a.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
+    a.softmax = take(RunningSoftmax::floats(rows));
     a.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
     a.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
     a.share_units = take(rows, form.has_bytes);

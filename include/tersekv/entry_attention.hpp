@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "tersekv/attention_blocks.hpp"
+#include "tersekv/config.hpp"
+#include "tersekv/simd.hpp"
+
+namespace tersekv::detail {
+
+/// Exponentials of the rows of a group, [rows, stride], relative to a power of two of each row's,
+/// and what makes attention of them.
+struct KeptExponentials {
+  const float* data;
+  Index stride;
+  const float* powers;    ///< [rows]
+  const float* inverses;  ///< [rows]: 1 / the sum of all of the row's exponentials
+  KeptExponentials from(Index row) const {
+    return {data + row * stride, stride, powers + row, inverses + row};
+  }
+};
+
+/// to[i] = max or sum over Rows rows, and over what is there if `more`, divided by `divisor`.
+template <int Rows, bool highest>
+inline void join_rows(const KeptExponentials& kept, Index i, bool more, float divisor, float* to) {
+  const simd::Floats least = simd::broadcast(0x1p-124f);  // all that is lower is equal
+  simd::Floats all = more ? simd::load(to) : simd::Floats{};
+  for (int r = 0; r < Rows; ++r) {
+    const simd::Floats e = simd::load(kept.data + r * kept.stride + i) * kept.powers[r];
+    const simd::Floats share = simd::max(e, least) * kept.inverses[r];
+    all = highest ? simd::max(all, share) : all + share;
+  }
+  simd::store(to, divisor == 1.0f ? all : all / divisor);
+}
+
+/// out[i] = attention to `entries` entries, reduced over `rows` rows.
+inline void entry_attention(const KeptExponentials& kept, Index rows, GroupReduce reduce,
+                            Index entries, float* out) {
+  const Index whole = entries / simd::kLanes * simd::kLanes;
+  for (Index r = 0; r < rows; r += kRowBlock) {
+    const bool last = r + kRowBlock >= rows;
+    const float divisor = last && reduce == GroupReduce::mean ? static_cast<float>(rows) : 1.0f;
+    with_constant<kRowBlock>(std::min<Index>(kRowBlock, rows - r), [&]<int Rows>() {
+      const KeptExponentials block = kept.from(r);
+      const auto join = [&](Index i, float* to) {
+        if (reduce == GroupReduce::max) {
+          join_rows<Rows, true>(block, i, r > 0, divisor, to);
+        } else {
+          join_rows<Rows, false>(block, i, r > 0, divisor, to);
+        }
+      };
+      for (Index i = 0; i < whole; i += simd::kLanes) join(i, out + i);
+      if (whole == entries) return;
+      float tail[simd::kLanes] = {};  // there is room for `entries` alone
+      const std::size_t bytes = static_cast<std::size_t>(entries - whole) * sizeof(float);
+      std::memcpy(tail, out + whole, bytes);
+      join(whole, tail);
+      std::memcpy(out + whole, tail, bytes);
+    });
+  }
+}
+
+}  // namespace tersekv::detail

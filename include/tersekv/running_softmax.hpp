@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "tersekv/attention_blocks.hpp"
+#include "tersekv/attention_sums.hpp"
+#include "tersekv/config.hpp"
+#include "tersekv/simd.hpp"
+
+namespace tersekv::detail {
+
+/// The exponentials of several rows whose logits come tile by tile, and their sums, relative to a
+/// power of two near the highest exponential so far. Changing that is exact, and equal logits get
+/// the same attention to the bit, wherever they lie.
+class RunningSoftmax {
+ public:
+  /// Floats of memory for `rows` rows.
+  static Index floats(Index rows) { return 17 * rows; }
+
+  RunningSoftmax(float* memory, const AttentionSums& sums)
+      : sums_(sums), part_(memory), factor_(memory + 16 * sums.rows()) {}
+
+  /// From now on for `sums`, of as many rows: over no entries so far.
+  void start(const AttentionSums& sums) {
+    sums_ = sums;
+    sums_.clear();
+    std::fill_n(part_, 16 * sums.rows(), 0.0f);
+  }
+
+  /// Rows [0, last) see nothing of a tile.
+  void skip(Index last) { std::fill_n(factor_, last, 1.0f); }
+  /// Rows [r, last): exponentials in place of the logits at `logits` [last - r, stride], `visible`
+  /// of each, with zeros behind them up to `entries` in whole vectors.
+  void add(Index r, Index last, float* logits, Index stride, Index visible, Index entries) {
+    for (; r < last; r += kRowBlock, logits += kRowBlock * stride) {
+      with_constant<kRowBlock>(std::min<Index>(kRowBlock, last - r), [&]<int Rows>() {
+        raise<Rows>(r, logits, stride, visible);
+        exponentials<Rows>(r, logits, stride, visible, entries);
+      });
+    }
+  }
+  /// What the latest tile does to the sums of values so far, of each row.
+  const float* factors() const { return factor_; }
+  /// After the last tile.
+  void finish() {
+    for (Index r = 0; r < sums_.rows(); ++r) {
+      sums_.set_mass(r, static_cast<double>(simd::sum(simd::load(part_ + 16 * r))));
+    }
+  }
+
+ private:
+  /// Raises the powers of those rows that the tile goes beyond.
+  template <int Rows>
+  void raise(Index r, float* logits, Index stride, Index visible) {
+    const Index padded = padded_dim(visible);
+    simd::Floats highest[std::size_t{Rows}];
+    for (int k = 0; k < Rows; ++k) {
+      float* row = logits + k * stride;
+      // The vectors' tail repeats a live logit: it changes no maximum and overflows nothing.
+      for (Index i = visible; i < padded; ++i) row[i] = row[0];
+      highest[k] = simd::load(row);
+    }
+    for (Index i = simd::kLanes; i < padded; i += simd::kLanes) {
+      for (int k = 0; k < Rows; ++k) {
+        highest[k] = simd::max(highest[k], simd::load(logits + k * stride + i));
+      }
+    }
+    bool higher = false;
+    for (int k = 0; k < Rows; ++k) {
+      highest[k] = simd::power_of(highest[k]);
+      factor_[r + k] = 1.0f;
+      higher |= simd::any_above(highest[k], sums_.power(r + k));
+    }
+    if (!higher) return;
+    for (int k = 0; k < Rows; ++k) {
+      const float power = simd::max(highest[k]), before = sums_.power(r + k);
+      if (power <= before) continue;
+      const simd::Floats factor = simd::exp2(simd::broadcast(before - power));
+      sums_.power(r + k) = power;
+      factor_[r + k] = factor[0];
+      simd::store(part_ + 16 * (r + k), simd::load(part_ + 16 * (r + k)) * factor);
+    }
+  }
+
+  template <int Rows>
+  void exponentials(Index r, float* logits, Index stride, Index visible, Index entries) {
+    simd::Floats power[std::size_t{Rows}], part[std::size_t{Rows}];
+    for (int k = 0; k < Rows; ++k) {
+      power[k] = simd::broadcast(sums_.power(r + k));
+      part[k] = simd::load(part_ + 16 * (r + k));
+    }
+    const Index whole = visible / simd::kLanes * simd::kLanes;
+    for (Index i = 0; i < whole; i += simd::kLanes) {
+      for (int k = 0; k < Rows; ++k) {
+        const simd::Floats e = simd::exp_over(simd::load(logits + k * stride + i), power[k]);
+        simd::store(logits + k * stride + i, e);
+        part[k] += e;
+      }
+    }
+    for (int k = 0; k < Rows; ++k) {
+      float* row = logits + k * stride;
+      if (whole < visible) {
+        simd::store(row + whole, simd::exp_over(simd::load(row + whole), power[k]));
+      }
+      std::fill(row + visible, row + padded_dim(entries), 0.0f);
+      if (whole < visible) part[k] += simd::load(row + whole);
+      simd::store(part_ + 16 * (r + k), part[k]);
+    }
+  }
+
+  AttentionSums sums_;
+  float* part_;    ///< [rows, 16]: sums of exponentials, a vector each
+  float* factor_;  ///< [rows]
+};
+
+}  // namespace tersekv::detail
