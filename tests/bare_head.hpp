@@ -40,14 +40,18 @@ class BareHead {
                tersekv::PageLayout::of<KeyCodec, ValueCodec>(
                    page_size, shape.head_dim, PolicyType::uses_weights, statistics_, registers_),
                nullptr, std::pmr::get_default_resource()),
-        space_(std::pmr::get_default_resource()) {
+        spaces_(
+            1, 0,
+            tersekv::detail::WorkspaceForm::of<PolicyType, KeyCodec, ValueCodec>(page_size, shape),
+            std::pmr::get_default_resource()) {
     store_.reserve(0, capacity);
     store_.state(0).budget = budget;
-    space_.resize(capacity, tersekv::detail::WorkspaceForm::of<PolicyType, KeyCodec, ValueCodec>(
-                                page_size, shape));
+    spaces_.reserve(capacity);
   }
 
-  tersekv::Head<KeyCodec, ValueCodec> head() { return store_.head(0, shape_, space_.scratch()); }
+  tersekv::Head<KeyCodec, ValueCodec> head() {
+    return store_.head(0, shape_, space().worker.scratch);
+  }
 
   /// Appends an entry, as a cache does before it calls `Policy::append`. Not for several lanes.
   void push(const float* key, const float* value, float weight = 1.0f) {
@@ -70,26 +74,26 @@ class BareHead {
     request.query = query;
     request.visible = visible;
     request.alpha = alpha_;
-    request.out = space_.out();
-    request.lse = space_.lse();
-    request.attention = space_.attention();
-    request.logits = space_.raw_logits();
-    tersekv::attend(head(), request, space_.attention_buffers());
+    request.out = space().worker.out;
+    request.lse = space().worker.lse;
+    request.attention = space().head.attention;
+    request.logits = space().head.raw_logits;
+    tersekv::attend(head(), request, space().attention());
     row_.visible = visible;
     row_.first = first;
     row_.attention = request.attention;
     row_.logits = request.logits;
-    row_.logit_stride = space_.entries();
+    row_.logit_stride = space().head.shared.stride;
     row_.lse = request.lse;
     row_.query = query;
     return row_;
   }
   const tersekv::Observation& row() const { return row_; }
   std::span<const float> output() const {
-    return {space_.out(), static_cast<std::size_t>(shape_.group_size * shape_.head_dim)};
+    return {space().worker.out, static_cast<std::size_t>(shape_.group_size * shape_.head_dim)};
   }
   std::span<const float> lse() const {
-    return {space_.lse(), static_cast<std::size_t>(shape_.group_size)};
+    return {space().worker.lse, static_cast<std::size_t>(shape_.group_size)};
   }
 
   /// Every bit of the head's state, slot by slot: two heads are the same if these are equal.
@@ -130,11 +134,13 @@ class BareHead {
   }
 
  private:
+  tersekv::detail::Spaces space() const { return spaces_.of(0); }
+
   tersekv::Shape shape_;
   Index statistics_, registers_;
   float alpha_;
   tersekv::detail::HeadStore<KeyCodec, ValueCodec> store_;
-  tersekv::detail::Workspace space_;
+  mutable tersekv::detail::Workspaces spaces_;  // to look at a buffer changes nothing
   tersekv::Observation row_;
 };
 

@@ -130,7 +130,8 @@ class AttentionPass {
     }
   }
 
-  void section(Index index) {
+  /// Never inlined, nor `finish`: see HeadWorker.
+  [[gnu::noinline]] void section(Index index) {
     softmax_.start(section_);
     const Index end = std::min((index + 1) * kSection, request_.visible);
     for (Index start = index * kSection; start < end; start += tile_) {
@@ -248,7 +249,7 @@ class AttentionPass {
   }
 
   /// Output, normalisers and attention per entry, out of the sums over all entries.
-  void finish() {
+  [[gnu::noinline]] void finish() {
     float* inverses = buffers_.softmax;  // which has done its work
     for (Index r = 0; r < rows_; ++r) {
       request_.lse[r] = total_.lse(r);

@@ -54,7 +54,7 @@ class AttentionSums {
     std::fill_n(power_, rows_, kLowestPower);
   }
   /// The sums over other entries join these. Relative to the higher of both powers.
-  void add(const AttentionSums& other) const {
+  [[gnu::noinline]] void add(const AttentionSums& other) const {
     for (Index r = 0; r < rows_; ++r) {
       const float highest = std::max(power(r), other.power(r));
       const simd::Floats here = simd::exp2(simd::broadcast(power(r) - highest));

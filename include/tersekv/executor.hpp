@@ -9,13 +9,15 @@
 
 namespace tersekv {
 
-/// Runs the (sequence, KV head) tasks of a call. A caller's own executor needs
+/// Runs the tasks of a call. A caller's own executor needs
 ///
 ///   int workers() const;                     // at most this many tasks at the same time
 ///   template <class F> void run(Index n, F&& f) const;  // f(task, worker), task in [0, n)
 ///
 /// where no two tasks run at once with the same worker number, all are done when `run` returns, and
-/// `run` does not throw of its own. Results do not depend on the executor: a head is one task.
+/// `run` does not throw of its own. Tasks are of unlike lengths: give each to whoever is free. A
+/// task is a head, or a part of a long one where heads do not go round among the workers. Results
+/// do not depend on the executor.
 struct SerialExecutor {
   int workers() const { return 1; }
   template <class F>

@@ -13,14 +13,15 @@
 namespace tersekv::detail {
 
 /// One worker's work on one KV head: the verbs of a cache, after all checks, with pages and scratch
-/// at hand. Never inlined: -ffast-math may round otherwise in every copy of a body, and each way of
-/// running it, serial or by threads, must give the same bits.
+/// at hand; where several workers share a head, each does some part of a verb, and the last of them
+/// the rest. Never inlined: -ffast-math may round otherwise in every copy of a body, and each way
+/// of running it, serial or by threads, must give the same bits.
 template <class PolicyType, class HeadType>
 class HeadWorker {
  public:
   HeadWorker(const PolicyType& policy, GroupReduce reduce, Index kv_head, const HeadType& head,
-             Workspace& space)
-      : policy_(policy), reduce_(reduce), kv_head_(kv_head), head_(head), space_(space) {}
+             const Spaces& spaces)
+      : policy_(policy), reduce_(reduce), kv_head_(kv_head), head_(head), spaces_(spaces) {}
 
   template <class T>
   [[gnu::noinline]] void append(const TokenView<const T>& k, const TokenView<const T>& v,
@@ -51,11 +52,30 @@ class HeadWorker {
                                 const AttendOutputs& outputs) {
     if (outputs.rows.data == nullptr) return attend_rows(q, 0, q.tokens, 0, out, outputs.lse);
     for (Index r = 0; r < q.tokens; ++r) {
-      AttentionRequest request = request_for(q, r, 1);
-      request.attention = outputs.rows.row(r, kv_head_);
-      tersekv::attend(head_, request, space_.attention_buffers());
+      const AttentionRequest request = request_to_show(q, r, outputs);
+      tersekv::attend(head_, request, spaces_.attention());
       write(request, r, out, outputs.lse);
     }
+  }
+  /// The same by several workers, where `parts_of_attend` says how many may share it.
+  template <class T>
+  [[gnu::noinline]] void attend_part(const TokenView<const T>& q, const TokenView<T>& out,
+                                     const AttendOutputs& outputs, Index part, Index parts) {
+    if (q.tokens == 1) return do_sections(request_to_show(q, 0, outputs), part, parts);
+    attend_rows(q, 0, q.tokens, 0, out, outputs.lse, part, parts);
+  }
+  template <class T>
+  [[gnu::noinline]] void attend_rest(const TokenView<const T>& q, const TokenView<T>& out,
+                                     const AttendOutputs& outputs) {
+    if (q.tokens > 1) return;
+    const AttentionRequest request = request_to_show(q, 0, outputs);
+    attend_join(head_, request, spaces_.attention());
+    write(request, 0, out, outputs.lse);
+  }
+  template <class T>
+  Index parts_of_attend(const TokenView<const T>& q, const AttendOutputs& outputs) const {
+    if (q.tokens == 1) return parts_of(head_.length());
+    return outputs.rows.data == nullptr ? blocks_of(q.tokens) : 1;
   }
 
   /// Rows of the last rows.rows queries, as the engine computed them.
@@ -74,10 +94,25 @@ class HeadWorker {
   [[gnu::noinline]] void observe(const TokenView<const T>& q) {
     const Index first = q.tokens - wanted_rows(q.tokens);
     for (Index r = first; r < q.tokens; ++r) {
-      AttentionRequest request = request_for(q, r, 1);
-      request.out = nullptr;
-      attend_and_observe(request, r == first);
+      const AttentionRequest request = request_to_observe(q, r, false);
+      tersekv::attend(head_, request, spaces_.attention());
+      show(request, r == first);
     }
+  }
+  /// The same by several workers.
+  template <class T>
+  [[gnu::noinline]] void observe_part(const TokenView<const T>& q, Index part, Index parts) {
+    do_sections(request_to_observe(q, 0, false), part, parts);
+  }
+  template <class T>
+  [[gnu::noinline]] void observe_rest(const TokenView<const T>& q) {
+    const AttentionRequest request = request_to_observe(q, 0, false);
+    attend_join(head_, request, spaces_.attention());
+    show(request, true);
+  }
+  template <class T>
+  Index parts_of_observe(const TokenView<const T>& q) const {
+    return q.tokens == 1 && wanted_rows(1) == 1 ? parts_of(head_.length()) : 1;
   }
 
   [[gnu::noinline]] void compress() {
@@ -95,13 +130,43 @@ class HeadWorker {
       const TokenView<const T> q = chunk.q.rows(start, rows);
       const Index first_observed = rows - wanted_rows(rows);
       attend_rows(q, 0, first_observed, start, chunk.out, chunk.lse);
-      for (Index r = first_observed; r < rows; ++r) {
-        AttentionRequest request = request_for(q, r, 1);
-        attend_and_observe(request, r == first_observed);
-        write(request, start + r, chunk.out, chunk.lse);
-      }
+      attend_and_observe(q, first_observed, start, chunk);
       if (compress_every != kNever) compress();
     }
+  }
+  /// The same by several workers, after an append by one of them.
+  template <class T>
+  [[gnu::noinline]] void extend_part(const Chunk<T>& chunk, Index part, Index parts) {
+    const Index tokens = chunk.k.tokens, observed = wanted_rows(tokens);
+    if (tokens == 1 && observed == 1) {
+      return do_sections(request_to_observe(chunk.q, 0, true), part, parts);
+    }
+    if (tokens == 1) return do_sections(request_for(chunk.q, 0, 1), part, parts);
+    attend_rows(chunk.q, 0, tokens - observed, 0, chunk.out, chunk.lse, part, parts);
+  }
+  template <class T>
+  [[gnu::noinline]] void extend_rest(const Chunk<T>& chunk, Index compress_every) {
+    const Index tokens = chunk.k.tokens, observed = wanted_rows(tokens);
+    if (tokens == 1) {
+      const AttentionRequest request =
+          observed == 1 ? request_to_observe(chunk.q, 0, true) : request_for(chunk.q, 0, 1);
+      attend_join(head_, request, spaces_.attention());
+      if (observed == 1) show(request, true);
+      write(request, 0, chunk.out, chunk.lse);
+    } else {
+      attend_and_observe(chunk.q, tokens - observed, 0, chunk);
+    }
+    if (compress_every != kNever) compress();
+  }
+  /// Before the append.
+  template <class T>
+  Index parts_of_extend(const Chunk<T>& chunk, Index compress_every) const {
+    const Index tokens = chunk.k.tokens;
+    if (tokens == 1) return parts_of(head_.length() + 1);
+    if (compress_every > 0 && compress_every < tokens) return 1;  // step by step
+    return blocks_of(tokens - (PolicyType::observes == Observes::nothing
+                                   ? 0
+                                   : std::min(tokens, policy_.observed_rows(tokens))));
   }
 
  private:
@@ -112,49 +177,93 @@ class HeadWorker {
     return std::min(rows, policy_.observed_rows(std::max(rows, head_.state().newest)));
   }
 
-  /// Rows [first, last) of the last q.tokens, into `out` from row `start` + first on.
+  /// Parts of one token's attention to so many entries: handing over fewer than two sections costs
+  /// as much as it saves.
+  static Index parts_of(Index entries) { return sections_of(entries) / 2; }
+  /// Blocks of rows that are worked on at a time.
+  Index blocks_of(Index rows) const {
+    const Index at_once = tokens_at_once(head_.shape().group_size);
+    return (rows + at_once - 1) / at_once;
+  }
+
+  /// Rows [first, last) of the last q.tokens, into `out` from row `start` + first on; of their
+  /// blocks every `parts`-th, as those of the last tokens see the most.
   template <class T>
   void attend_rows(const TokenView<const T>& q, Index first, Index last, Index start,
-                   const TokenView<T>& out, float* lse) {
+                   const TokenView<T>& out, float* lse, Index part = 0, Index parts = 1) {
     const Index at_once = tokens_at_once(head_.shape().group_size);
-    for (Index r = first; r < last; r += at_once) {
+    for (Index r = first + part * at_once; r < last; r += parts * at_once) {
       const AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
-      tersekv::attend(head_, request, space_.attention_buffers());
+      tersekv::attend(head_, request, spaces_.attention());
       write(request, start + r, out, lse);
     }
+  }
+  /// Rows from `first` on, one by one, of those that the chunk has from `start` on.
+  template <class T>
+  void attend_and_observe(const TokenView<const T>& q, Index first, Index start,
+                          const Chunk<T>& chunk) {
+    for (Index r = first; r < q.tokens; ++r) {
+      const AttentionRequest request = request_to_observe(q, r, true);
+      tersekv::attend(head_, request, spaces_.attention());
+      show(request, r == first);
+      write(request, start + r, chunk.out, chunk.lse);
+    }
+  }
+  /// Share `part` of one token's sections.
+  void do_sections(const AttentionRequest& request, Index part, Index parts) {
+    const Index sections = sections_of(request.visible);
+    tersekv::attend_part(head_, request, spaces_.attention(), sections * part / parts,
+                         sections * (part + 1) / parts);
   }
 
   /// The request for rows [r, r + tokens) of the last q.tokens; copies the group's queries.
   template <class T>
   AttentionRequest request_for(const TokenView<const T>& q, Index r, Index tokens) {
     const Index group = head_.shape().group_size, dim = head_.head_dim();
-    float* query = space_.query();
+    float* query = spaces_.worker.query;
     for (Index t = 0; t < tokens; ++t) {
       for (Index g = 0; g < group; ++g, query += dim) {
         for (Index j = 0; j < dim; ++j) query[j] = to_float(q(r + t, kv_head_ * group + g, j));
       }
     }
-    return {.query = space_.query(),
+    return {.query = spaces_.worker.query,
             .tokens = tokens,
             .visible = head_.length() - (q.tokens - r - tokens),
             .alpha = PolicyType::uses_weights ? policy_.alpha() : 0.0f,
             .reduce = reduce_,
-            .out = space_.out(),
-            .lse = space_.lse()};
+            .out = spaces_.worker.out,
+            .lse = spaces_.worker.lse};
   }
 
-  void attend_and_observe(AttentionRequest& request, bool first) {
-    if constexpr (PolicyType::observes == Observes::logits) request.logits = space_.raw_logits();
-    if constexpr (PolicyType::observes == Observes::attention) {
-      request.attention = space_.attention();
+  /// The request for row r, whose attention the caller may want.
+  template <class T>
+  AttentionRequest request_to_show(const TokenView<const T>& q, Index r,
+                                   const AttendOutputs& outputs) {
+    AttentionRequest request = request_for(q, r, 1);
+    if (outputs.rows.data != nullptr) request.attention = outputs.rows.row(r, kv_head_);
+    return request;
+  }
+  /// The request for row r with what the policy observes; without `output` from the keys alone.
+  template <class T>
+  AttentionRequest request_to_observe(const TokenView<const T>& q, Index r, bool output) {
+    AttentionRequest request = request_for(q, r, 1);
+    if (!output) request.out = nullptr;
+    if constexpr (PolicyType::observes == Observes::logits) {
+      request.logits = spaces_.head.raw_logits;
     }
-    tersekv::attend(head_, request, space_.attention_buffers());
+    if constexpr (PolicyType::observes == Observes::attention) {
+      request.attention = spaces_.head.attention;
+    }
+    return request;
+  }
+  /// Shows the policy what the request came to.
+  void show(const AttentionRequest& request, bool first) {
     policy_.observe(team_, head_,
                     Observation{.visible = request.visible,
                                 .first = first,
                                 .attention = request.attention,
                                 .logits = request.logits,
-                                .logit_stride = space_.entries(),
+                                .logit_stride = spaces_.head.shared.stride,
                                 .lse = request.lse,
                                 .query = request.query});
   }
@@ -176,7 +285,7 @@ class HeadWorker {
   GroupReduce reduce_;
   Index kv_head_;
   HeadType head_;
-  Workspace& space_;
+  Spaces spaces_;
   SerialTeam team_;
 };
 

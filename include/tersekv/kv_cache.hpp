@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "tersekv/attention.hpp"
+#include "tersekv/call_checks.hpp"
 #include "tersekv/checks.hpp"
 #include "tersekv/chunk.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/executor.hpp"
+#include "tersekv/head_runner.hpp"
 #include "tersekv/head_store.hpp"
 #include "tersekv/head_worker.hpp"
 #include "tersekv/policy.hpp"
@@ -59,9 +61,9 @@ class KVCache {
 
   /// A deep copy, with pages from the same shared pool or a pool of its own. O(bytes()).
   KVCache clone() const {
-    KVCache copy(config_, policy_, shared_pool_, executor_, store_.pool().resource());
+    KVCache copy(config_, policy_, shared_pool_, runner_.executor(), store_.pool().resource());
     copy.store_.copy(store_);
-    copy.workspaces_.reserve(store_.longest(0, store_.heads()));
+    copy.runner_.workspaces().reserve(store_.longest(0, store_.heads()));
     return copy;
   }
 
@@ -72,16 +74,7 @@ class KVCache {
   void extend(std::span<const Chunk<T>> chunks, ExtendOptions options = {}) {
     detail::require(options.compress_every >= kNever, "compress_every", "kNever, 0 or more",
                     options.compress_every);
-    for (std::size_t c = 0; c < chunks.size(); ++c) {
-      check_chunk(chunks[c]);
-      for (std::size_t b = 0; b < c; ++b) {
-        if (chunks[b].sequence == chunks[c].sequence) {
-          detail::refuse("chunks", "different sequences",
-                         detail::text("sequence ", chunks[c].sequence, " twice"));
-        }
-        detail::check_apart(chunks[b], chunks[c]);
-      }
-    }
+    check().chunks(chunks);
     try {
       for (const Chunk<T>& chunk : chunks) {
         make_room(chunk.sequence, chunk.k.tokens, options.compress_every);
@@ -91,10 +84,27 @@ class KVCache {
       throw;
     }
     const Index heads = config_.num_kv_heads;
-    executor_.run(static_cast<Index>(chunks.size()) * heads, [&](Index task, int worker) {
-      const Chunk<T>& chunk = chunks[static_cast<std::size_t>(task / heads)];
-      worker_of(chunk.sequence, task % heads, worker).extend(chunk, options.compress_every);
-    });
+    const auto chunk_of = [&](Index task) -> const Chunk<T>& {
+      return chunks[static_cast<std::size_t>(task / heads)];
+    };
+    const auto worker = [&](Index task, const detail::Spaces& spaces) {
+      return worker_of(chunk_of(task).sequence, task % heads, spaces);
+    };
+    const Index every = options.compress_every;
+    runner_.run(
+        static_cast<Index>(chunks.size()) * heads,
+        [&](Index task, auto& spaces) {
+          return worker(task, spaces).parts_of_extend(chunk_of(task), every);
+        },
+        [&](Index task, auto& spaces) {
+          const Chunk<T>& chunk = chunk_of(task);
+          worker(task, spaces).append(chunk.k, chunk.v, chunk.token_scores);
+        },
+        [&](Index task, auto& spaces) { worker(task, spaces).extend(chunk_of(task), every); },
+        [&](Index task, auto& spaces, Index part, Index parts) {
+          worker(task, spaces).extend_part(chunk_of(task), part, parts);
+        },
+        [&](Index task, auto& spaces) { worker(task, spaces).extend_rest(chunk_of(task), every); });
     for (const Chunk<T>& chunk : chunks) return_pages(chunk.sequence);
   }
   template <Element T>
@@ -122,15 +132,16 @@ class KVCache {
               std::type_identity_t<TokenView<const std::remove_const_t<T>>> v,
               ScoreView token_scores = {}) requires Element<std::remove_const_t<T>> {
     const TokenView<const std::remove_const_t<T>> keys = k;
-    check_tokens(sequence, keys, v, token_scores);
+    check().tokens(sequence, keys, v, token_scores);
     try {
       make_room(sequence, k.tokens, kNever);
     } catch (...) {
       return_pages(sequence);
       throw;
     }
-    for_heads(
-        [&](Index h, int worker) { worker_of(sequence, h, worker).append(keys, v, token_scores); });
+    for_heads([&](Index h, auto& spaces) {
+      worker_of(sequence, h, spaces).append(keys, v, token_scores);
+    });
   }
 
   /// Attention of the last `q.tokens` tokens of the sequence, each to the entries up to itself.
@@ -138,14 +149,21 @@ class KVCache {
   template <Element T>
   void attend(Index sequence, std::type_identity_t<TokenView<const T>> q, TokenView<T> out,
               AttendOutputs outputs = {}) {
-    check_queries(sequence, q);
-    detail::check_extents("out", out, q.tokens, config_.num_q_heads, config_.head_dim);
-    detail::check_output(q, {}, {}, out);
-    if (outputs.rows.data != nullptr) {
-      detail::require_equal("rows", outputs.rows.rows, q.tokens);
-      detail::check_row_strides(outputs.rows, config_.num_kv_heads, longest(sequence));
-    }
-    for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).attend(q, out, outputs); });
+    check().queries(sequence, q);
+    check().outputs(sequence, q, out, outputs);
+    runner_.run(
+        config_.num_kv_heads,
+        [&](Index h, auto& spaces) {
+          return worker_of(sequence, h, spaces).parts_of_attend(q, outputs);
+        },
+        [](Index, auto&) {},
+        [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).attend(q, out, outputs); },
+        [&](Index h, auto& spaces, Index part, Index parts) {
+          worker_of(sequence, h, spaces).attend_part(q, out, outputs, part, parts);
+        },
+        [&](Index h, auto& spaces) {
+          worker_of(sequence, h, spaces).attend_rest(q, out, outputs);
+        });
   }
 
   /// Shows the policy the attention of the last `rows.rows` queries, as the engine's kernel
@@ -153,15 +171,8 @@ class KVCache {
   void observe(Index sequence,
                const AttentionRows<const float>& rows) requires(PolicyType::observes !=
                                                                 Observes::logits) {
-    check_rows("rows", sequence, rows.rows);
-    if (rows.data == nullptr && rows.rows > 0) detail::refuse("rows", "attention", "null");
-    if (rows.rows > 0) {
-      detail::check_row_strides(rows, config_.num_kv_heads, longest(sequence));
-    }
-    for (Index h = 0; h < config_.num_kv_heads; ++h) {
-      detail::check_attention(rows, h, length(sequence, h), shape_.group_size);
-    }
-    for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).observe(rows); });
+    check().attention(sequence, rows);
+    for_heads([&](Index h, auto& spaces) { worker_of(sequence, h, spaces).observe(rows); });
   }
 
   /// Shows the policy the last queries of the sequence; the cache works their attention out itself,
@@ -169,21 +180,29 @@ class KVCache {
   template <class T>
   void observe(Index sequence, TokenView<T> last_queries) requires Element<std::remove_const_t<T>> {
     const TokenView<const std::remove_const_t<T>> q = last_queries;
-    check_queries(sequence, q);
-    for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).observe(q); });
+    check().queries(sequence, q);
+    runner_.run(
+        config_.num_kv_heads,
+        [&](Index h, auto& spaces) { return worker_of(sequence, h, spaces).parts_of_observe(q); },
+        [](Index, auto&) {},
+        [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).observe(q); },
+        [&](Index h, auto& spaces, Index part, Index parts) {
+          worker_of(sequence, h, spaces).observe_part(q, part, parts);
+        },
+        [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).observe_rest(q); });
   }
 
   /// Lets the policy compress every head of the sequence to its budget.
   void compress(Index sequence) {
-    check_sequence(sequence);
-    for_heads([&](Index h, int worker) { worker_of(sequence, h, worker).compress(); });
+    check().sequence(sequence);
+    for_heads([&](Index h, auto& spaces) { worker_of(sequence, h, spaces).compress(); });
     return_pages(sequence);
   }
 
   /// Forgets one sequence, or all of them: pages back to the pool, positions from 0 again. The
   /// workers' scratch stays, so that filling up again allocates nothing (`trim` gives it back).
   void clear(Index sequence) {
-    check_sequence(sequence);
+    check().sequence(sequence);
     for (Index h = 0; h < config_.num_kv_heads; ++h) store_.clear(index_of(sequence, h));
   }
   void clear() {
@@ -195,7 +214,7 @@ class KVCache {
   /// memory for the smaller scratch first; where that is refused, std::bad_alloc, some of it stays
   /// large.
   void trim() {
-    workspaces_.shrink(store_.longest(0, store_.heads()));
+    runner_.workspaces().shrink(store_.longest(0, store_.heads()));
     if (shared_pool_ == nullptr) store_.pool().trim();
   }
 
@@ -244,8 +263,8 @@ class KVCache {
   /// Caches that share a pool hold, together, the sum of their bytes() and the pool's idle_bytes().
   MemoryUsage memory() const {
     MemoryUsage usage = store_.memory();
-    usage.workspace = workspaces_.scratch_bytes();
-    usage.bookkeeping += workspaces_.bookkeeping_bytes();
+    usage.workspace = runner_.workspaces().scratch_bytes();
+    usage.bookkeeping += runner_.workspaces().bookkeeping_bytes();
     return usage;
   }
   Index bytes() const { return memory().total(); }
@@ -262,16 +281,15 @@ class KVCache {
           std::pmr::memory_resource* resource)
       : config_(config),
         policy_(std::move(policy)),
-        executor_(std::move(executor)),
-        shape_(checked_shape(config_, policy_, executor_.workers())),
+        shape_(checked_shape(config_, policy_, executor.workers())),
         shared_pool_(shared),
         store_(config.num_sequences * config.num_kv_heads,
                PageLayout::of<KeyCodec, ValueCodec>(
                    config.page_size, config.head_dim, PolicyType::uses_weights,
                    policy_.statistics(shape_), policy_.registers(shape_)),
                shared, resource),
-        workspaces_(
-            executor_.workers(),
+        runner_(
+            std::move(executor), config.num_kv_heads,
             detail::WorkspaceForm::of<PolicyType, KeyCodec, ValueCodec>(config.page_size, shape_),
             resource) {
     for (Index h = 0; h < store_.heads(); ++h) {
@@ -293,58 +311,16 @@ class KVCache {
     return shape;
   }
 
-  // Checks: all of them before anything changes.
-
+  /// All checks of a call come before anything changes.
+  auto check() const {
+    return detail::CallChecks<PolicyType, KeyCodec, ValueCodec>{config_, store_};
+  }
   Index index_of(Index sequence, Index kv_head) const {
     return sequence * config_.num_kv_heads + kv_head;
   }
-  void check_sequence(Index sequence) const {
-    // As many as there are heads for: none in a cache that was moved from.
-    detail::require_index("sequence", sequence, store_.heads() / config_.num_kv_heads);
-  }
   const HeadState& state(Index sequence, Index kv_head) const {
-    check_sequence(sequence);
-    detail::require_index("kv_head", kv_head, config_.num_kv_heads);
+    check().head(sequence, kv_head);
     return store_.state(index_of(sequence, kv_head));
-  }
-  template <class T>
-  void check_tokens(Index sequence, const TokenView<const T>& k, const TokenView<const T>& v,
-                    const ScoreView& scores) const {
-    check_sequence(sequence);
-    detail::check_count(k.tokens, tokens_seen(sequence));
-    detail::check_extents("k", k, k.tokens, config_.num_kv_heads, config_.head_dim);
-    detail::check_extents("v", v, k.tokens, config_.num_kv_heads, config_.head_dim);
-    detail::check_values("k", sequence, k, Codec<KeyCodec>::max_magnitude);
-    detail::check_values("v", sequence, v, Codec<ValueCodec>::max_magnitude);
-    if constexpr (PolicyType::needs_token_scores) {
-      detail::check_scores(scores, k.tokens, config_.num_kv_heads);
-    }
-  }
-  template <class T>
-  void check_chunk(const Chunk<T>& chunk) const {
-    check_tokens(chunk.sequence, chunk.k, chunk.v, chunk.token_scores);
-    const Index tokens = chunk.k.tokens;
-    detail::check_extents("q", chunk.q, tokens, config_.num_q_heads, config_.head_dim);
-    detail::check_extents("out", chunk.out, tokens, config_.num_q_heads, config_.head_dim);
-    detail::check_values("q", chunk.sequence, chunk.q, kMaxMagnitude);
-    if (tokens > 0) detail::check_output(chunk.q, chunk.k, chunk.v, chunk.out);
-  }
-  /// `what`: rows of attention, or queries.
-  void check_rows(const char* what, Index sequence, Index rows) const {
-    check_sequence(sequence);
-    for (Index h = 0; h < config_.num_kv_heads; ++h) {
-      const HeadState& head = state(sequence, h);
-      const Index most = std::max(head.fresh, std::min<Index>(head.length, 1));
-      if (rows >= 0 && rows <= most) continue;
-      detail::refuse(what, detail::text("0 to ", most, ", the tokens since the last compression"),
-                     detail::text(rows));
-    }
-  }
-  template <class T>
-  void check_queries(Index sequence, const TokenView<const T>& q) const {
-    check_rows("tokens of q", sequence, q.tokens);
-    detail::check_extents("q", q, q.tokens, config_.num_q_heads, config_.head_dim);
-    detail::check_values("q", sequence, q, kMaxMagnitude);
   }
 
   // Memory.
@@ -362,10 +338,7 @@ class KVCache {
       store_.reserve(index_of(sequence, h), entries);
       most_entries = std::max(most_entries, entries);
     }
-    workspaces_.reserve(most_entries);
-  }
-  Index longest(Index sequence) const {
-    return store_.longest(index_of(sequence, 0), config_.num_kv_heads);
+    runner_.workspaces().reserve(most_entries);
   }
   void return_pages(Index sequence) noexcept {
     for (Index h = 0; h < config_.num_kv_heads; ++h) store_.shrink(index_of(sequence, h));
@@ -375,21 +348,19 @@ class KVCache {
 
   template <class F>
   void for_heads(F&& f) {
-    executor_.run(config_.num_kv_heads, f);
+    runner_.run(config_.num_kv_heads, f);
   }
-  WorkerType worker_of(Index sequence, Index h, int worker) {
-    detail::Workspace& space = workspaces_.of(worker);
+  WorkerType worker_of(Index sequence, Index h, const detail::Spaces& spaces) {
     return {policy_, config_.group_reduce, h,
-            store_.head(index_of(sequence, h), shape_, space.scratch()), space};
+            store_.head(index_of(sequence, h), shape_, spaces.worker.scratch), spaces};
   }
 
   CacheConfig config_;
   PolicyType policy_;
-  [[no_unique_address]] Executor executor_;
   Shape shape_;
   PagePool* shared_pool_;
   detail::HeadStore<KeyCodec, ValueCodec> store_;
-  detail::Workspaces workspaces_;
+  detail::HeadRunner<Executor> runner_;
 };
 
 }  // namespace tersekv

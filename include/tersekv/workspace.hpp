@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <memory_resource>
+#include <utility>
 #include <vector>
 
 #include "tersekv/attention.hpp"
@@ -12,7 +15,7 @@
 
 namespace tersekv::detail {
 
-/// What the buffers of a worker depend on, beside the entries of a head.
+/// What scratch memory depends on, beside the entries of a head.
 struct WorkspaceForm {
   Index page_size = 0;
   Shape shape;
@@ -30,114 +33,182 @@ struct WorkspaceForm {
   }
 };
 
-/// The scratch memory of one worker: one block of four-byte numbers, cut into the buffers a head of
-/// at most `entries` entries needs.
-class Workspace {
- public:
-  explicit Workspace(std::pmr::memory_resource* resource) : block_(resource) {}
-
-  /// Whether there is room for heads of `entries` entries already.
-  bool fits(Index entries) const { return entries <= entries_; }
-
-  /// Cut anew for heads of at most `entries` entries. Throws std::bad_alloc, and is
-  /// then as before.
-  void resize(Index entries, const WorkspaceForm& form) {
-    Workspace other(block_.get_allocator().resource());
-    other.cut(nullptr, form.whole_pages(entries), form);
-    other.block_.resize(static_cast<std::size_t>(other.used_));
-    other.cut(other.block_.data(), form.whole_pages(entries), form);
-    *this = std::move(other);  // same resource: the block moves, its address stays
+/// Cuts a block of four-byte numbers into buffers; without a block, only counts.
+struct Cutter {
+  float* block = nullptr;
+  Index used = 0;
+  float* operator()(Index n, bool wanted = true) {
+    if (!wanted) return nullptr;
+    float* part = block == nullptr ? nullptr : block + used;
+    used += (n + 15) / 16 * 16;  // no two buffers share a cache line's worth
+    return part;
   }
+};
+
+/// Of one worker, whatever head it works on.
+struct WorkerBuffers {
+  AttentionBuffers attention;
+  Scratch scratch;
+  float* query = nullptr;  ///< [tokens_at_once, group_size, head_dim]
+  float* out = nullptr;    ///< [tokens_at_once, group_size, head_dim]
+  float* lse = nullptr;    ///< [tokens_at_once, group_size]
+
+  void cut(Cutter& take, Index entries, const WorkspaceForm& form) {
+    const Index group = form.shape.group_size, dim = form.shape.head_dim;
+    const Index rows = tokens_at_once(group) * group, tile = tile_entries(form.page_size);
+    attention.tile = take(rows * tile);
+    attention.bias = take(tile, form.has_weights);
+    attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
+    attention.softmax = take(RunningSoftmax::floats(rows));
+    attention.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
+    attention.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
+    attention.share_units = take(rows, form.has_bytes);
+    query = take(rows * dim);
+    out = take(rows * dim);
+    lse = take(rows);
+    scratch.floats = take(entries);
+    scratch.vector = take(dim);
+    scratch.slots = reinterpret_cast<std::int32_t*>(take(Scratch::kSlotLists * entries));
+  }
+};
+
+/// Of a head while it is worked on: by one worker, or by several that share it.
+struct HeadBuffers {
+  SharedBuffers shared;
+  float* attention = nullptr;   ///< [entries]
+  float* raw_logits = nullptr;  ///< [group_size, entries] or null
+
+  void cut(Cutter& take, Index entries, const WorkspaceForm& form, bool in_sections) {
+    const Index group = form.shape.group_size;
+    const Index sums = AttentionSums::floats(group, padded_dim(form.shape.head_dim));
+    shared.stride = entries;
+    shared.kept = take(group * entries);
+    shared.powers = take(group * (entries / tile_entries(form.page_size)));
+    shared.sections = take(sections_of(entries) * sums, in_sections);
+    attention = take(entries);
+    raw_logits = take(group * entries, form.observes == Observes::logits);
+  }
+
+  /// Before workers share the head: how many will.
+  void expect(Index workers) { pending_ = workers; }
+  /// Whether the worker that calls is the last to be done; it then sees all that the others did.
+  bool is_last() {
+    return std::atomic_ref<Index>(pending_).fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+
+ private:
+  Index pending_ = 0;
+};
+
+/// Buffers for heads of at most some number of entries, with the memory that they are cut from.
+template <class Buffers>
+class Space {
+ public:
+  explicit Space(std::pmr::memory_resource* resource) : block_(resource) {}
 
   Index entries() const { return entries_; }
   Index bytes() const { return static_cast<Index>(block_.capacity() * sizeof(float)); }
+  Buffers& buffers() { return buffers_; }
 
-  const AttentionBuffers& attention_buffers() const { return attention_buffers_; }
-  const Scratch& scratch() const { return scratch_; }
-  float* query() const { return query_; }          ///< [tokens_at_once, group_size, head_dim]
-  float* out() const { return out_; }              ///< [tokens_at_once, group_size, head_dim]
-  float* lse() const { return lse_; }              ///< [tokens_at_once, group_size]
-  float* attention() const { return attention_; }  ///< [entries]
-  float* raw_logits() const { return raw_; }       ///< [group_size, entries] or null
+  /// Cut anew for heads of at most `entries` entries; `more` goes to Buffers::cut. Throws
+  /// std::bad_alloc, and is then as before.
+  template <class... More>
+  void resize(Index entries, const WorkspaceForm& form, More... more) {
+    Cutter count, take;
+    Buffers buffers;
+    buffers.cut(count, form.whole_pages(entries), form, more...);
+    std::pmr::vector<float> block(static_cast<std::size_t>(count.used), block_.get_allocator());
+    take.block = block.data();
+    buffers.cut(take, form.whole_pages(entries), form, more...);
+    block_ = std::move(block);  // same resource: its address stays
+    buffers_ = buffers;
+    entries_ = form.whole_pages(entries);
+  }
 
  private:
-  void cut(float* block, Index entries, const WorkspaceForm& form) {
-    entries_ = entries;
-    used_ = 0;
-    const auto take = [&](Index n, bool wanted = true) -> float* {
-      if (!wanted) return nullptr;
-      float* part = block == nullptr ? nullptr : block + used_;
-      used_ += (n + 15) / 16 * 16;  // no two buffers share a cache line's worth
-      return part;
-    };
-    const Index group = form.shape.group_size, dim = form.shape.head_dim;
-    const Index rows = tokens_at_once(group) * group, tile = tile_entries(form.page_size);
-    AttentionBuffers& a = attention_buffers_;
-    a.shared.stride = entries;
-    a.shared.kept = take(group * entries);
-    a.shared.powers = take(group * (entries / tile));
-    a.tile = take(rows * tile);
-    a.bias = take(tile, form.has_weights);
-    a.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
-    a.softmax = take(RunningSoftmax::floats(rows));
-    a.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
-    a.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
-    a.share_units = take(rows, form.has_bytes);
-    query_ = take(rows * dim);
-    out_ = take(rows * dim);
-    lse_ = take(rows);
-    attention_ = take(entries);
-    raw_ = take(group * entries, form.observes == Observes::logits);
-    scratch_.floats = take(entries);
-    scratch_.vector = take(dim);
-    scratch_.slots = reinterpret_cast<std::int32_t*>(take(Scratch::kSlotLists * entries));
-  }
-
   std::pmr::vector<float> block_;
-  Index entries_ = 0, used_ = 0;
-  AttentionBuffers attention_buffers_;
-  float *query_ = nullptr, *out_ = nullptr, *lse_ = nullptr, *attention_ = nullptr, *raw_ = nullptr;
-  Scratch scratch_;
+  Buffers buffers_;
+  Index entries_ = 0;
 };
 
-/// The workspaces of an executor's workers.
+/// What a worker uses for one head.
+struct Spaces {
+  WorkerBuffers& worker;
+  HeadBuffers& head;
+
+  AttentionBuffers attention() const {
+    AttentionBuffers buffers = worker.attention;
+    buffers.shared = head.shared;
+    return buffers;
+  }
+};
+
+/// The scratch memory of an executor's workers, and of `most_shared` heads that they share.
 class Workspaces {
  public:
-  Workspaces(int workers, const WorkspaceForm& form, std::pmr::memory_resource* resource)
-      : form_(form), each_(resource) {
-    each_.reserve(static_cast<std::size_t>(workers));
-    for (int w = 0; w < workers; ++w) each_.emplace_back(resource);
+  Workspaces(Index workers, Index most_shared, const WorkspaceForm& form,
+             std::pmr::memory_resource* resource)
+      : form_(form), workers_(resource), heads_(resource) {
+    workers_.reserve(static_cast<std::size_t>(workers));
+    heads_.reserve(static_cast<std::size_t>(workers + most_shared));
+    for (Index w = 0; w < workers; ++w) workers_.emplace_back(resource);
+    for (Index h = 0; h < workers + most_shared; ++h) heads_.emplace_back(resource);
   }
 
-  Workspace& of(int worker) { return each_[static_cast<std::size_t>(worker)]; }
+  /// For a head that worker `worker` alone works on.
+  Spaces of(int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    return {workers_[w].buffers(), heads_[w].buffers()};
+  }
+  /// For shared head number `shared`.
+  Spaces of(int worker, Index shared) {
+    return {workers_[static_cast<std::size_t>(worker)].buffers(), shared_head(shared)};
+  }
+  HeadBuffers& shared_head(Index shared) {
+    return heads_[workers_.size() + static_cast<std::size_t>(shared)].buffers();
+  }
 
   /// Room for heads of up to `entries` entries. Grows by half at least, so that a head which grows
   /// by one entry a step seldom allocates.
   void reserve(Index entries) {
-    for (Workspace& space : each_) {
-      if (space.fits(entries)) continue;
-      const Index wanted = std::max(entries, space.entries() + space.entries() / 2);
-      space.resize(wanted, form_);
-    }
+    resize([&](Index before) {
+      return entries <= before ? before : std::max(entries, before + before / 2);
+    });
   }
   /// No more room than for heads of up to `entries` entries. Where memory for one of the smaller
   /// workspaces is refused, those not yet replaced are as they were.
   void shrink(Index entries) {
-    for (Workspace& space : each_) space.resize(entries, form_);
+    resize([&](Index) { return entries; });
   }
 
   Index scratch_bytes() const {
     Index bytes = 0;
-    for (const Workspace& space : each_) bytes += space.bytes();
+    for (const auto& space : workers_) bytes += space.bytes();
+    for (const auto& space : heads_) bytes += space.bytes();
     return bytes;
   }
   Index bookkeeping_bytes() const {
-    return static_cast<Index>(each_.capacity() * sizeof(Workspace));
+    return static_cast<Index>(workers_.capacity() * sizeof(Space<WorkerBuffers>) +
+                              heads_.capacity() * sizeof(Space<HeadBuffers>));
   }
 
  private:
+  template <class F>
+  void resize(F&& wanted) {
+    for (auto& space : workers_) {
+      if (wanted(space.entries()) == space.entries()) continue;
+      space.resize(wanted(space.entries()), form_);
+    }
+    for (std::size_t h = 0; h < heads_.size(); ++h) {
+      auto& space = heads_[h];
+      if (wanted(space.entries()) == space.entries()) continue;
+      space.resize(wanted(space.entries()), form_, h >= workers_.size());
+    }
+  }
+
   WorkspaceForm form_;
-  std::pmr::vector<Workspace> each_;
+  std::pmr::vector<Space<WorkerBuffers>> workers_;
+  std::pmr::vector<Space<HeadBuffers>> heads_;
 };
 
 }  // namespace tersekv::detail

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "tersekv/checks.hpp"
+#include "tersekv/chunk.hpp"
+#include "tersekv/config.hpp"
+#include "tersekv/head_store.hpp"
+#include "tersekv/view.hpp"
+
+namespace tersekv::detail {
+
+/// What the calls of a cache check about their arguments. Each throws where something is wrong:
+/// std::invalid_argument, std::length_error for too many tokens.
+template <class PolicyType, class KeyCodec, class ValueCodec>
+struct CallChecks {
+  const CacheConfig& config;
+  const HeadStore<KeyCodec, ValueCodec>& store;
+
+  void sequence(Index sequence) const {
+    // As many as there are heads for: none in a cache that was moved from.
+    require_index("sequence", sequence, store.heads() / config.num_kv_heads);
+  }
+  void head(Index sequence, Index kv_head) const {
+    this->sequence(sequence);
+    require_index("kv_head", kv_head, config.num_kv_heads);
+  }
+
+  template <class T>
+  void tokens(Index sequence, const TokenView<const T>& k, const TokenView<const T>& v,
+              const ScoreView& scores) const {
+    this->sequence(sequence);
+    check_count(k.tokens, state(sequence, 0).seen);
+    check_extents("k", k, k.tokens, config.num_kv_heads, config.head_dim);
+    check_extents("v", v, k.tokens, config.num_kv_heads, config.head_dim);
+    check_values("k", sequence, k, Codec<KeyCodec>::max_magnitude);
+    check_values("v", sequence, v, Codec<ValueCodec>::max_magnitude);
+    if constexpr (PolicyType::needs_token_scores) {
+      check_scores(scores, k.tokens, config.num_kv_heads);
+    }
+  }
+  template <class T>
+  void chunks(std::span<const Chunk<T>> chunks) const {
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      chunk(chunks[c]);
+      for (std::size_t b = 0; b < c; ++b) {
+        if (chunks[b].sequence == chunks[c].sequence) {
+          refuse("chunks", "different sequences", text("sequence ", chunks[c].sequence, " twice"));
+        }
+        check_apart(chunks[b], chunks[c]);
+      }
+    }
+  }
+
+  template <class T>
+  void queries(Index sequence, const TokenView<const T>& q) const {
+    rows("tokens of q", sequence, q.tokens);
+    check_extents("q", q, q.tokens, config.num_q_heads, config.head_dim);
+    check_values("q", sequence, q, kMaxMagnitude);
+  }
+  template <class T>
+  void outputs(Index sequence, const TokenView<const T>& q, const TokenView<T>& out,
+               const AttendOutputs& outputs) const {
+    check_extents("out", out, q.tokens, config.num_q_heads, config.head_dim);
+    check_output(q, {}, {}, out);
+    if (outputs.rows.data == nullptr) return;
+    require_equal("rows", outputs.rows.rows, q.tokens);
+    check_row_strides(outputs.rows, config.num_kv_heads, longest(sequence));
+  }
+
+  /// Attention that the caller's kernel computed.
+  void attention(Index sequence, const AttentionRows<const float>& given) const {
+    rows("rows", sequence, given.rows);
+    if (given.data == nullptr && given.rows > 0) refuse("rows", "attention", "null");
+    if (given.rows > 0) check_row_strides(given, config.num_kv_heads, longest(sequence));
+    for (Index h = 0; h < config.num_kv_heads; ++h) {
+      check_attention(given, h, state(sequence, h).length,
+                      config.num_q_heads / config.num_kv_heads);
+    }
+  }
+
+ private:
+  const HeadState& state(Index sequence, Index kv_head) const {
+    return store.state(sequence * config.num_kv_heads + kv_head);
+  }
+  Index longest(Index sequence) const {
+    return store.longest(sequence * config.num_kv_heads, config.num_kv_heads);
+  }
+
+  template <class T>
+  void chunk(const Chunk<T>& chunk) const {
+    tokens(chunk.sequence, chunk.k, chunk.v, chunk.token_scores);
+    const Index tokens = chunk.k.tokens;
+    check_extents("q", chunk.q, tokens, config.num_q_heads, config.head_dim);
+    check_extents("out", chunk.out, tokens, config.num_q_heads, config.head_dim);
+    check_values("q", chunk.sequence, chunk.q, kMaxMagnitude);
+    if (tokens > 0) check_output(chunk.q, chunk.k, chunk.v, chunk.out);
+  }
+  /// `what`: rows of attention, or queries.
+  void rows(const char* what, Index sequence, Index rows) const {
+    this->sequence(sequence);
+    for (Index h = 0; h < config.num_kv_heads; ++h) {
+      const HeadState& head = state(sequence, h);
+      const Index most = std::max(head.fresh, std::min<Index>(head.length, 1));
+      if (rows >= 0 && rows <= most) continue;
+      refuse(what, text("0 to ", most, ", the tokens since the last compression"), text(rows));
+    }
+  }
+};
+
+}  // namespace tersekv::detail

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <memory_resource>
+#include <utility>
+
+#include "tersekv/config.hpp"
+#include "tersekv/task_plan.hpp"
+#include "tersekv/workspace.hpp"
+
+namespace tersekv::detail {
+
+/// An executor, the scratch memory of its workers, and how heads are shared out among them.
+template <class Executor>
+class HeadRunner {
+ public:
+  /// `heads`: of a sequence.
+  HeadRunner(Executor executor, Index heads, const WorkspaceForm& form,
+             std::pmr::memory_resource* resource)
+      : executor_(std::move(executor)),
+        workspaces_(executor_.workers(), TaskPlan::most_split(heads, executor_.workers()), form,
+                    resource) {}
+
+  const Executor& executor() const { return executor_; }
+  const Workspaces& workspaces() const { return workspaces_; }
+  Workspaces& workspaces() { return workspaces_; }
+
+  /// whole(head, spaces) for every head in [0, heads).
+  template <class Whole>
+  void run(Index heads, Whole&& whole) {
+    executor_.run(heads, [&](Index head, int worker) {
+      const Spaces spaces = workspaces_.of(worker);
+      whole(head, spaces);
+    });
+  }
+
+  /// The same, but where the heads do not go round, those left over are shared: part(head, spaces,
+  /// p, parts) for every p, by whatever workers, then rest(head, spaces) by the last of these.
+  /// most_parts(head, spaces): how many parts are worth while; begin(head, spaces) comes before all
+  /// parts.
+  template <class MostParts, class Begin, class Whole, class Part, class Rest>
+  void run(Index heads, MostParts&& most_parts, Begin&& begin, Whole&& whole, Part&& part,
+           Rest&& rest) {
+    const Index workers = executor_.workers(), left = heads % workers;
+    Index most = left > 0 ? workers : 1;
+    const Spaces first = workspaces_.of(0);
+    for (Index head = heads - left; head < heads; ++head) {
+      most = std::min(most, most_parts(head, first));
+    }
+    const TaskPlan plan = TaskPlan::of(heads, workers, most);
+    for (Index s = 0; s < plan.split; ++s) {
+      workspaces_.shared_head(s).expect(plan.parts);
+      begin(plan.whole + s, first);
+    }
+    executor_.run(plan.tasks(), [&](Index task, int worker) {
+      if (task < plan.whole) {
+        const Spaces spaces = workspaces_.of(worker);
+        return whole(task, spaces);
+      }
+      const Index split = (task - plan.whole) / plan.parts, p = (task - plan.whole) % plan.parts;
+      const Index head = plan.whole + split;
+      const Spaces spaces = workspaces_.of(worker, split);
+      part(head, spaces, p, plan.parts);
+      if (spaces.head.is_last()) rest(head, spaces);
+    });
+  }
+
+ private:
+  [[no_unique_address]] Executor executor_;
+  Workspaces workspaces_;
+};
+
+}  // namespace tersekv::detail

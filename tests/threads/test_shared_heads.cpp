@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <tersekv/tersekv.hpp>
+#include <thread>
+#include <vector>
+
+#include "support/random.hpp"
+
+// Heads that do not go round among the workers are shared by several of them: the same bits as one
+// worker alone, from every verb.
+
+using namespace tersekv;
+using support::Random;
+
+namespace {
+
+/// Threads that take task after task. Counts the tasks of the latest call.
+class Threads {
+ public:
+  explicit Threads(int count) : count_(count), tasks_(std::make_shared<Index>(0)) {}
+  int workers() const { return count_; }
+  template <class F>
+  void run(Index n, F&& f) const {
+    *tasks_ = n;
+    std::atomic<Index> next{0};
+    std::vector<std::thread> threads;
+    for (int worker = 0; worker < count_; ++worker) {
+      threads.emplace_back([&, worker] {
+        for (Index task; (task = next.fetch_add(1)) < n;) f(task, worker);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  Index tasks() const { return *tasks_; }
+
+ private:
+  int count_;
+  std::shared_ptr<Index> tasks_;
+};
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+bool same(const std::vector<Entry>& a, const std::vector<Entry>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Entry& x, const Entry& y) {
+    return x.position == y.position && x.weight == y.weight && x.score == y.score &&
+           same(x.key, y.key) && same(x.value, y.value);
+  });
+}
+
+constexpr Index kHeads = 3, kGroup = 2, kDim = 20, kQueryHeads = kHeads * kGroup;
+/// Sections of 256 entries: five, the last of them short.
+constexpr Index kEntries = 1101;
+
+/// What a call writes.
+struct Outputs {
+  explicit Outputs(Index tokens)
+      : out(static_cast<std::size_t>(tokens * kQueryHeads * kDim)),
+        lse(static_cast<std::size_t>(tokens * kQueryHeads)),
+        rows(static_cast<std::size_t>(tokens * kHeads * 2 * kEntries)) {}
+  std::vector<float> out, lse, rows;
+  bool operator==(const Outputs& other) const {
+    return same(out, other.out) && same(lse, other.lse) && same(rows, other.rows);
+  }
+};
+
+/// Random tokens: q, k and v of each.
+struct Tokens {
+  Tokens(Random& random, Index tokens)
+      : count(tokens),
+        q(random.normals(tokens * kQueryHeads * kDim)),
+        k(random.normals(tokens * kHeads * kDim)),
+        v(random.normals(tokens * kHeads * kDim)) {}
+  TokenView<const float> queries() const {
+    return nhd_view<const float>(q.data(), count, kQueryHeads, kDim);
+  }
+  TokenView<const float> keys() const {
+    return nhd_view<const float>(k.data(), count, kHeads, kDim);
+  }
+  TokenView<const float> values() const {
+    return nhd_view<const float>(v.data(), count, kHeads, kDim);
+  }
+  Index count;
+  std::vector<float> q, k, v;
+};
+
+template <class Cache>
+Outputs extend(Cache& cache, const Tokens& tokens) {
+  Outputs outputs(tokens.count);
+  cache.extend(
+      Chunk<float>{.q = tokens.queries(),
+                   .k = tokens.keys(),
+                   .v = tokens.values(),
+                   .out = nhd_view<float>(outputs.out.data(), tokens.count, kQueryHeads, kDim),
+                   .lse = outputs.lse.data()});
+  return outputs;
+}
+/// With attention rows, where there is one token.
+template <class Cache>
+Outputs attend(Cache& cache, const Tokens& tokens, bool rows) {
+  Outputs outputs(tokens.count);
+  AttendOutputs wanted{.lse = outputs.lse.data()};
+  if (rows) {
+    wanted.rows = {outputs.rows.data(), tokens.count, kHeads * 2 * kEntries, 2 * kEntries};
+  }
+  cache.attend(0, tokens.queries(),
+               nhd_view<float>(outputs.out.data(), tokens.count, kQueryHeads, kDim), wanted);
+  return outputs;
+}
+
+template <class Policy, class Codec>
+void check(int workers, const Policy& policy, bool shares_prompts) {
+  CAPTURE(workers);
+  Random random(41);
+  INFO(random);
+  const CacheConfig config{.num_q_heads = kQueryHeads,
+                           .num_kv_heads = kHeads,
+                           .head_dim = kDim,
+                           .budget = kEntries - 4,
+                           .page_size = workers % 2 == 0 ? 64 : 512};
+  const Threads threads(workers);
+  KVCache<Policy, Codec> one(config, policy);
+  KVCache<Policy, Codec, Codec, Threads> several(config, policy, threads);
+  const Tokens past(random, kEntries);
+  one.append(0, past.keys(), past.values());
+  several.append(0, past.keys(), past.values());
+  for (int round = 0; round < 2; ++round) {  // the second one over what the first compressed
+    const Tokens next(random, 1), prompt(random, 53);
+    CHECK(attend(one, next, true) == attend(several, next, true));
+    CHECK(threads.tasks() > kHeads);
+    CHECK(attend(one, next, false) == attend(several, next, false));
+    one.observe(0, next.queries());
+    several.observe(0, next.queries());
+    CHECK((threads.tasks() > kHeads) == (Policy::observes != Observes::nothing));
+    CHECK(extend(one, next) == extend(several, next));
+    CHECK(threads.tasks() > kHeads);
+    CHECK(extend(one, prompt) == extend(several, prompt));
+    CHECK((threads.tasks() > kHeads) == shares_prompts);
+    one.append(0, prompt.keys(), prompt.values());
+    several.append(0, prompt.keys(), prompt.values());
+    CHECK(attend(one, prompt, false) == attend(several, prompt, false));
+    CHECK(threads.tasks() > kHeads);
+    one.compress(0);
+    several.compress(0);
+    for (Index h = 0; h < kHeads; ++h) CHECK(same(one.entries(0, h), several.entries(0, h)));
+  }
+}
+
+TEST_CASE("shared heads: the bits of one worker alone") {
+  for (const int workers : {2, 5}) {
+    check<Full, float>(workers, {}, true);
+    check<Full, BFloat16>(workers, {}, true);
+    check<H2O, Half>(workers, {}, false);     // looks at every row of a prompt
+    check<KeepKV, float>(workers, {}, true);  // at the last 32
+    check<ZSMerge, Int8>(workers, {}, true);
+  }
+}
+
+TEST_CASE("shared heads: of several sequences, the last ones") {
+  Random random(42);
+  INFO(random);
+  const CacheConfig config{.num_sequences = 3,
+                           .num_q_heads = kQueryHeads,
+                           .num_kv_heads = kHeads,
+                           .head_dim = kDim,
+                           .budget = kEntries};
+  const Threads threads(4);  // nine heads: the last one in four parts
+  KVCache<H2O, float> one(config);
+  KVCache<H2O, float, float, Threads> several(config, {}, threads);
+  for (Index s = 0; s < 3; ++s) {
+    const Tokens past(random, s == 2 ? 2100 : 3 + s);
+    one.append(s, past.keys(), past.values());
+    several.append(s, past.keys(), past.values());
+  }
+  for (const auto& order : {std::vector<Index>{0, 1, 2}, std::vector<Index>{2, 0, 1}}) {
+    std::vector<Tokens> tokens;
+    std::vector<Outputs> of_one, of_several;
+    std::vector<Chunk<float>> chunks_one, chunks_several;
+    for (const Index s : order) {
+      tokens.emplace_back(random, 1);
+      of_one.emplace_back(1);
+      of_several.emplace_back(1);
+      chunks_one.push_back({s, tokens.back().queries(), tokens.back().keys(),
+                            tokens.back().values(),
+                            nhd_view<float>(of_one.back().out.data(), 1, kQueryHeads, kDim)});
+      chunks_several.push_back(chunks_one.back());
+      chunks_several.back().out =
+          nhd_view<float>(of_several.back().out.data(), 1, kQueryHeads, kDim);
+    }
+    one.extend(chunks_one, {.compress_every = kNever});
+    several.extend(chunks_several, {.compress_every = kNever});
+    // Only a head that is long enough is shared.
+    CHECK(threads.tasks() == (order.back() == 2 ? 8 + 4 : 9));
+    for (std::size_t i = 0; i < 3; ++i) CHECK(of_one[i] == of_several[i]);
+  }
+  for (Index s = 0; s < 3; ++s) {
+    for (Index h = 0; h < kHeads; ++h) CHECK(same(one.entries(s, h), several.entries(s, h)));
+  }
+}
+
+TEST_CASE("shared heads: plans keep all workers equally busy") {
+  using detail::TaskPlan;
+  for (Index workers = 1; workers <= 17; ++workers) {
+    for (Index heads = 0; heads <= 40; ++heads) {
+      CAPTURE(workers, heads);
+      const TaskPlan alone = TaskPlan::of(heads, workers, 1);
+      CHECK((alone.whole == heads && alone.split == 0 && alone.tasks() == heads));
+      const TaskPlan plan = TaskPlan::of(heads, workers, workers);
+      CHECK(plan.whole + plan.split == heads);
+      CHECK(plan.whole % workers == 0);
+      CHECK(plan.split * plan.parts % workers == 0);
+      CHECK(plan.split < workers);
+      // No more parts than that takes.
+      for (Index fewer = 1; fewer < plan.parts; ++fewer) CHECK(plan.split * fewer % workers != 0);
+      for (Index sequences = 1; sequences <= 5; ++sequences) {
+        CHECK(TaskPlan::of(heads * sequences, workers, workers).split <=
+              TaskPlan::most_split(heads, workers));
+      }
+    }
+  }
+}
+
+}  // namespace
