@@ -19,7 +19,7 @@ using tersekv::Int8;
 
 namespace {
 
-std::vector<float> rounded(const std::vector<float>& row, float* scale = nullptr) {
+std::vector<float> rounded(std::vector<float> row, float* scale = nullptr) {
   std::vector<float> result;
   const float s = tersekv::to_int8(row.data(), std::ssize(row),
                                    [&](Index, Int8 x) { result.push_back(tersekv::to_float(x)); });

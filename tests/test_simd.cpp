@@ -249,7 +249,7 @@ TEST_CASE("load agrees with the scalar conversion for every finite half and bflo
   SUCCEED();
 }
 
-TEST_CASE("store, broadcast, sum, max, min and any_equal do what they say") {
+TEST_CASE("store, broadcast, sum, max, min, any_equal and any_above do what they say") {
   Random random(4);
   INFO(random);
   for (int trial = 0; trial < 50; ++trial) {
@@ -266,6 +266,8 @@ TEST_CASE("store, broadcast, sum, max, min and any_equal do what they say") {
     CHECK(simd::max(a) == *std::max_element(x.begin(), x.end()));
     CHECK(simd::min(a) == *std::min_element(x.begin(), x.end()));
     CHECK_FALSE(simd::any_equal(a, 100.0f));
+    CHECK_FALSE(simd::any_above(a, simd::max(a)));
+    CHECK(simd::any_above(a, std::nextafter(simd::max(a), -100.0f)));
     for (std::size_t i = 0; i < x.size(); ++i) {
       CHECK(simd::max(a, b)[static_cast<int>(i)] == std::max(x[i], y[i]));
       CHECK(simd::min(a, b)[static_cast<int>(i)] == std::min(x[i], y[i]));

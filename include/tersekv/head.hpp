@@ -68,9 +68,13 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   template <class F>
   TERSEKV_HD void write_key(Index slot, F&& f) const {
     if constexpr (Codec<KeyCodec>::scaled) {
+      constexpr Index pack = Codec<KeyCodec>::pack;
+      const Index step = View::page_size() * pack;
+      KeyCodec* key = View::key_at(slot, 0);
       for (Index j = 0; j < head_dim(); ++j) scratch_.vector[j] = f(j);
-      *View::key_scale_at(slot) = to_int8(scratch_.vector, head_dim(),
-                                          [&](Index j, KeyCodec x) { *View::key_at(slot, j) = x; });
+      *View::key_scale_at(slot) = to_int8(scratch_.vector, head_dim(), [&](Index j, KeyCodec x) {
+        key[j / pack * step + j % pack] = x;
+      });
     } else {
       for (Index j = 0; j < head_dim(); ++j) set_key(slot, j, f(j));
     }
@@ -78,10 +82,11 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   template <class F>
   TERSEKV_HD void write_value(Index slot, F&& f) const {
     if constexpr (Codec<ValueCodec>::scaled) {
+      ValueCodec* value = View::value_at(slot, 0);
       for (Index j = 0; j < head_dim(); ++j) scratch_.vector[j] = f(j);
       *View::value_scale_at(slot) =
           to_int8(scratch_.vector, head_dim(),
-                  [&](Index j, ValueCodec x) { *View::value_at(slot, j) = x; });
+                  [&](Index j, ValueCodec x) { value[j * Codec<ValueCodec>::pack] = x; });
     } else {
       for (Index j = 0; j < head_dim(); ++j) set_value(slot, j, f(j));
     }

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <memory_resource>
+#include <type_traits>
 #include <utility>
 
 #include "tersekv/config.hpp"
+#include "tersekv/executor.hpp"
 #include "tersekv/task_plan.hpp"
 #include "tersekv/workspace.hpp"
 
@@ -42,6 +44,8 @@ class HeadRunner {
   template <class MostParts, class Begin, class Whole, class Part, class Rest>
   void run(Index heads, MostParts&& most_parts, Begin&& begin, Whole&& whole, Part&& part,
            Rest&& rest) {
+    // One worker shares nothing; the compiler is spared the rest.
+    if constexpr (std::is_same_v<Executor, SerialExecutor>) return run(heads, whole);
     const Index workers = executor_.workers(), left = heads % workers;
     Index most = left > 0 ? workers : 1;
     const Spaces first = workspaces_.of(0);

@@ -29,18 +29,23 @@ struct Codec<Int8> {
 
 /// Rounds row[0, n), calls store(j, rounded) for each and returns their scale, max |row| / 127:
 /// every element is off by half of it at most. But a row of numbers below 1e-27 becomes zeros.
-/// O(n).
+/// Overwrites the row. O(n).
 template <class Store>
-TERSEKV_HD float to_int8(const float* row, Index n, Store&& store) {
-  float most = 0;
+TERSEKV_HD float to_int8(float* row, Index n, Store&& store) {
+  // As integers, positive floats are in the same order, and the loop is one of vectors.
+  std::int32_t bits = 0;
   for (Index j = 0; j < n; ++j) {
-    const float magnitude = row[j] < 0 ? -row[j] : row[j];
-    most = magnitude > most ? magnitude : most;
+    const std::int32_t magnitude = detail::bit_copy<std::int32_t>(row[j]) & 0x7fffffff;
+    bits = magnitude > bits ? magnitude : bits;
   }
+  const float most = detail::bit_copy<float>(bits);
   const float inverse = most < 1e-27f ? 0.0f : 127.0f / most;
   for (Index j = 0; j < n; ++j) {
     const float x = row[j] * inverse;
-    store(j, Int8{static_cast<std::int8_t>(x + (x < 0 ? -0.5f : 0.5f))});
+    row[j] = detail::bit_copy<float>(static_cast<std::int32_t>(x + (x < 0 ? -0.5f : 0.5f)));
+  }
+  for (Index j = 0; j < n; ++j) {
+    store(j, Int8{static_cast<std::int8_t>(detail::bit_copy<std::int32_t>(row[j]))});
   }
   return inverse == 0.0f ? 0.0f : most / 127.0f;
 }
