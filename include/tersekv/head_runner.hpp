@@ -28,24 +28,26 @@ class HeadRunner {
   const Workspaces& workspaces() const { return workspaces_; }
   Workspaces& workspaces() { return workspaces_; }
 
-  /// whole(head, spaces) for every head in [0, heads).
+  /// whole(head, spaces) for every head in [0, heads), by the caller alone where there is little to
+  /// do: `work` is about the number of entries that are looked at.
   template <class Whole>
-  void run(Index heads, Whole&& whole) {
+  void run(Index heads, Index work, Whole&& whole) {
+    if (work <= kLittleWork) return run_alone(heads, whole);
     executor_.run(heads, [&](Index head, int worker) {
       const Spaces spaces = workspaces_.of(worker);
       whole(head, spaces);
     });
   }
 
-  /// The same, but where the heads do not go round, those left over are shared: part(head, spaces,
-  /// p, parts) for every p, by whatever workers, then rest(head, spaces) by the last of these.
-  /// most_parts(head, spaces): how many parts are worth while; begin(head, spaces) comes before all
-  /// parts.
+  /// whole(head, spaces) again, but where the heads do not go round, those left over are shared:
+  /// part(head, spaces, p, parts) for every p, by whatever workers, then rest(head, spaces) by the
+  /// last of these. most_parts(head, spaces): how many parts are worth while; begin(head, spaces)
+  /// comes before all parts.
   template <class MostParts, class Begin, class Whole, class Part, class Rest>
   void run(Index heads, MostParts&& most_parts, Begin&& begin, Whole&& whole, Part&& part,
            Rest&& rest) {
     // One worker shares nothing; the compiler is spared the rest.
-    if constexpr (std::is_same_v<Executor, SerialExecutor>) return run(heads, whole);
+    if constexpr (std::is_same_v<Executor, SerialExecutor>) return run_alone(heads, whole);
     const Index workers = executor_.workers(), left = heads % workers;
     Index most = left > 0 ? workers : 1;
     const Spaces first = workspaces_.of(0);
@@ -71,6 +73,15 @@ class HeadRunner {
   }
 
  private:
+  /// What one thread does in the microsecond or two that it takes to wake another.
+  static constexpr Index kLittleWork = 2048;
+
+  template <class Whole>
+  void run_alone(Index heads, Whole&& whole) {
+    const Spaces spaces = workspaces_.of(0);
+    for (Index head = 0; head < heads; ++head) whole(head, spaces);
+  }
+
   [[no_unique_address]] Executor executor_;
   Workspaces workspaces_;
 };

@@ -139,7 +139,7 @@ class KVCache {
       return_pages(sequence);
       throw;
     }
-    for_heads([&](Index h, auto& spaces) {
+    for_heads(256 * k.tokens * config_.num_kv_heads, [&](Index h, auto& spaces) {
       worker_of(sequence, h, spaces).append(keys, v, token_scores);
     });
   }
@@ -172,7 +172,8 @@ class KVCache {
                const AttentionRows<const float>& rows) requires(PolicyType::observes !=
                                                                 Observes::logits) {
     check().attention(sequence, rows);
-    for_heads([&](Index h, auto& spaces) { worker_of(sequence, h, spaces).observe(rows); });
+    for_heads(rows.rows * entries_of(sequence),
+              [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).observe(rows); });
   }
 
   /// Shows the policy the last queries of the sequence; the cache works their attention out itself,
@@ -195,7 +196,9 @@ class KVCache {
   /// Lets the policy compress every head of the sequence to its budget.
   void compress(Index sequence) {
     check().sequence(sequence);
-    for_heads([&](Index h, auto& spaces) { worker_of(sequence, h, spaces).compress(); });
+    const Index tokens = std::max<Index>(1, state(sequence, 0).fresh);
+    for_heads(tokens * entries_of(sequence),
+              [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).compress(); });
     return_pages(sequence);
   }
 
@@ -346,9 +349,16 @@ class KVCache {
 
   // The work on one head.
 
+  /// f(head, spaces) for the heads of a sequence; `work` in entries that are looked at.
   template <class F>
-  void for_heads(F&& f) {
-    runner_.run(config_.num_kv_heads, f);
+  void for_heads(Index work, F&& f) {
+    runner_.run(config_.num_kv_heads, work, f);
+  }
+  /// Live entries of all heads.
+  Index entries_of(Index sequence) const {
+    Index entries = 0;
+    for (Index h = 0; h < config_.num_kv_heads; ++h) entries += length(sequence, h);
+    return entries;
   }
   WorkerType worker_of(Index sequence, Index h, const detail::Spaces& spaces) {
     return {policy_, config_.group_reduce, h,

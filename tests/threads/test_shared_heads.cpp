@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tersekv/tersekv.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/random.hpp"
@@ -19,7 +20,7 @@ using support::Random;
 
 namespace {
 
-/// Threads that take task after task. Counts the tasks of the latest call.
+/// Threads that take task after task. Counts the tasks of the latest call; 0 where it had none.
 class Threads {
  public:
   explicit Threads(int count) : count_(count), tasks_(std::make_shared<Index>(0)) {}
@@ -36,7 +37,7 @@ class Threads {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  Index tasks() const { return *tasks_; }
+  Index tasks() const { return std::exchange(*tasks_, 0); }
 
  private:
   int count_;
@@ -159,6 +160,39 @@ TEST_CASE("shared heads: the bits of one worker alone") {
     check<KeepKV, float>(workers, {}, true);  // at the last 32
     check<ZSMerge, Int8>(workers, {}, true);
   }
+}
+
+TEST_CASE("shared heads: little work is the caller's alone") {
+  Random random(43);
+  INFO(random);
+  const CacheConfig config{
+      .num_q_heads = kQueryHeads, .num_kv_heads = kHeads, .head_dim = kDim, .budget = kEntries};
+  const Threads threads(2);
+  KVCache<H2O, float, float, Threads> cache(config, {}, threads);
+  const auto append = [&](Index tokens) {
+    const Tokens some(random, tokens);
+    cache.append(0, some.keys(), some.values());
+    return threads.tasks();
+  };
+  const auto observe = [&](Index length) {
+    const auto row = random.uniforms(kHeads * length, 0, 1e-3f);
+    cache.observe(0, AttentionRows<const float>{row.data(), 1, kHeads * length, length});
+    return threads.tasks();
+  };
+  const auto compress = [&] {
+    cache.compress(0);
+    return threads.tasks();
+  };
+  CHECK(append(100) == kHeads);
+  CHECK(compress() == kHeads);  // a hundred new tokens may all be victims
+  CHECK(append(1) == 0);
+  CHECK(observe(101) == 0);
+  CHECK(compress() == 0);
+  CHECK(append(999) == kHeads);
+  CHECK(compress() == kHeads);
+  CHECK(append(1) == 0);
+  CHECK(observe(1101) == kHeads);
+  CHECK(compress() == kHeads);
 }
 
 TEST_CASE("shared heads: of several sequences, the last ones") {
