@@ -33,3 +33,30 @@ TEST_CASE("attention over many equal entries is exact enough for every page size
     CHECK(worst > 1e-8);  // some rounding there must be
   }
 }
+
+TEST_CASE("equal entries get equal attention to the bit, wherever they lie") {
+  using tersekv::GroupReduce;
+  const Index n = 323, dim = 5;  // sections, pages and vectors that are not full
+  for (const GroupReduce reduce : {GroupReduce::sum, GroupReduce::mean, GroupReduce::max}) {
+    for (const Index group : {1, 2, 3, 4, 5, 7, 11}) {
+      CAPTURE(group, static_cast<int>(reduce));
+      tersekv::KVCache<tersekv::Full> cache({.num_q_heads = group,
+                                             .num_kv_heads = 1,
+                                             .head_dim = dim,
+                                             .group_reduce = reduce,
+                                             .page_size = 16});
+      const std::vector<float> keys(static_cast<std::size_t>(n * dim), 0.3f);
+      cache.append(0, tersekv::nhd_view(keys.data(), n, 1, dim),
+                   tersekv::nhd_view(keys.data(), n, 1, dim));
+      std::vector<float> q(static_cast<std::size_t>(group * dim)), out(q.size());
+      for (std::size_t j = 0; j < q.size(); ++j) q[j] = 0.01f * static_cast<float>(j);
+      std::vector<float> attention(static_cast<std::size_t>(n));
+      cache.attend(0, tersekv::nhd_view<const float>(q.data(), 1, group, dim),
+                   tersekv::nhd_view(out.data(), 1, group, dim),
+                   {.rows = {attention.data(), 1, n, n}});
+      CHECK(std::abs(attention.front() * static_cast<float>(n) -
+                     (reduce == GroupReduce::sum ? static_cast<float>(group) : 1.0f)) < 1e-4f);
+      CHECK(std::count(attention.begin(), attention.end(), attention.front()) == n);
+    }
+  }
+}

@@ -119,7 +119,7 @@ class AttentionPass {
   AttentionSums shared_sums(Index section) const {
     return sums(buffers_.shared.sections + section * AttentionSums::floats(rows_, row_floats_));
   }
-  void make_byte_queries() {
+  [[gnu::noinline]] void make_byte_queries() {
     if constexpr (Codec<Key>::scaled) {
       byte_queries_ = {buffers_.byte_queries, buffers_.byte_units, row_floats_};
       for (Index r = 0; r < rows_; ++r) {
@@ -130,7 +130,7 @@ class AttentionPass {
     }
   }
 
-  /// Never inlined, nor `finish`: see HeadWorker.
+  /// Never inlined, nor are `finish` and `make_byte_queries`: see HeadWorker.
   [[gnu::noinline]] void section(Index index) {
     softmax_.start(section_);
     const Index end = std::min((index + 1) * kSection, request_.visible);
@@ -190,7 +190,6 @@ class AttentionPass {
   }
 
   void softmax(Index start, Index entries, Index blind) {
-    softmax_.skip(blind);
     if (seen(blind) - start >= entries) {
       softmax_.add(blind, rows_, row_of(blind, start), row_stride(), entries, entries);
     } else {

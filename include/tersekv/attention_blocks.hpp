@@ -92,8 +92,8 @@ void key_tile(const Key* keys, const Key* ahead, Index page_size, Index head_dim
 }
 
 /// sums[r, d] = factors[r] * sums[r, d] + sum_i weights[r, i] * values[i, d] over `entries`
-/// entries, for Rows rows and Vectors * kLanes columns. Of each entry, `rest` more bytes are read,
-/// so that memory is read in order.
+/// entries, for Rows rows and Vectors * kLanes columns. Of each entry, `rest` more bytes are read:
+/// where nothing is asked for ahead, so that memory is read in order, else 0.
 template <int Rows, int Vectors, bool Ahead, class Value>
 inline void value_block(const Value* values, const Value* ahead, Index head_dim, Index entries,
                         Index rest, const float* weights, Index weight_stride, const float* factors,

@@ -32,7 +32,6 @@ class AttentionSums {
         stride_(stride) {}
 
   Index rows() const { return rows_; }
-  Index stride() const { return stride_; }
   float* values(Index row) const { return values_ + row * stride_; }
   /// The logarithm of the power of two.
   float& power(Index row) const { return power_[row]; }

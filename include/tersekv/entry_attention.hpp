@@ -40,27 +40,25 @@ inline void join_rows(const KeptExponentials& kept, Index i, bool more, float di
 inline void entry_attention(const KeptExponentials& kept, Index rows, GroupReduce reduce,
                             Index entries, float* out) {
   const Index whole = entries / simd::kLanes * simd::kLanes;
+  const std::size_t left = static_cast<std::size_t>(entries - whole) * sizeof(float);
+  float tail[std::size_t{simd::kLanes}] = {};  // there is room for `entries` alone
   for (Index r = 0; r < rows; r += kRowBlock) {
     const bool last = r + kRowBlock >= rows;
     const float divisor = last && reduce == GroupReduce::mean ? static_cast<float>(rows) : 1.0f;
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, rows - r), [&]<int Rows>() {
       const KeptExponentials block = kept.from(r);
-      const auto join = [&](Index i, float* to) {
+      // One loop for the tail, too: -ffast-math may round otherwise in every copy of a body.
+      for (Index i = 0; i < entries; i += simd::kLanes) {
+        float* to = i < whole ? out + i : tail;
         if (reduce == GroupReduce::max) {
           join_rows<Rows, true>(block, i, r > 0, divisor, to);
         } else {
           join_rows<Rows, false>(block, i, r > 0, divisor, to);
         }
-      };
-      for (Index i = 0; i < whole; i += simd::kLanes) join(i, out + i);
-      if (whole == entries) return;
-      float tail[simd::kLanes] = {};  // there is room for `entries` alone
-      const std::size_t bytes = static_cast<std::size_t>(entries - whole) * sizeof(float);
-      std::memcpy(tail, out + whole, bytes);
-      join(whole, tail);
-      std::memcpy(out + whole, tail, bytes);
+      }
     });
   }
+  if (left > 0) std::memcpy(out + whole, tail, left);
 }
 
 }  // namespace tersekv::detail

@@ -41,35 +41,37 @@ class HeadRunner {
 
   /// whole(head, spaces) again, but where the heads do not go round, those left over are shared:
   /// part(head, spaces, p, parts) for every p, by whatever workers, then rest(head, spaces) by the
-  /// last of these. most_parts(head, spaces): how many parts are worth while; begin(head, spaces)
-  /// comes before all parts.
+  /// last of these. Before all this, one after the other and by the caller: most_parts(head,
+  /// spaces), how many parts are worth while, and begin(head, spaces), of heads that are shared.
   template <class MostParts, class Begin, class Whole, class Part, class Rest>
   void run(Index heads, MostParts&& most_parts, Begin&& begin, Whole&& whole, Part&& part,
            Rest&& rest) {
-    // One worker shares nothing; the compiler is spared the rest.
-    if constexpr (std::is_same_v<Executor, SerialExecutor>) return run_alone(heads, whole);
-    const Index workers = executor_.workers(), left = heads % workers;
-    Index most = left > 0 ? workers : 1;
-    const Spaces first = workspaces_.of(0);
-    for (Index head = heads - left; head < heads; ++head) {
-      most = std::min(most, most_parts(head, first));
-    }
-    const TaskPlan plan = TaskPlan::of(heads, workers, most);
-    for (Index s = 0; s < plan.split; ++s) {
-      workspaces_.shared_head(s).expect(plan.parts);
-      begin(plan.whole + s, first);
-    }
-    executor_.run(plan.tasks(), [&](Index task, int worker) {
-      if (task < plan.whole) {
-        const Spaces spaces = workspaces_.of(worker);
-        return whole(task, spaces);
+    if (heads == 0) return;
+    if constexpr (std::is_same_v<Executor, SerialExecutor>) {
+      run_alone(heads, whole);  // one worker shares nothing
+    } else {
+      const Index workers = executor_.workers(), left = heads % workers;
+      Index most = left > 0 ? workers : 1;
+      const Spaces first = workspaces_.of(0);
+      for (Index head = heads - left; head < heads; ++head) {
+        most = std::min(most, most_parts(head, first));
       }
-      const Index split = (task - plan.whole) / plan.parts, p = (task - plan.whole) % plan.parts;
-      const Index head = plan.whole + split;
-      const Spaces spaces = workspaces_.of(worker, split);
-      part(head, spaces, p, plan.parts);
-      if (spaces.head.is_last()) rest(head, spaces);
-    });
+      const TaskPlan plan = TaskPlan::of(heads, workers, most);
+      for (Index s = 0; s < plan.split; ++s) {
+        workspaces_.shared_head(s).expect(plan.parts);
+        begin(plan.whole + s, first);
+      }
+      executor_.run(plan.tasks(), [&](Index task, int worker) {
+        if (task < plan.whole) {
+          const Spaces spaces = workspaces_.of(worker);
+          return whole(task, spaces);
+        }
+        const Index split = (task - plan.whole) / plan.parts;
+        const Spaces spaces = workspaces_.of(worker, split);
+        part(plan.whole + split, spaces, (task - plan.whole) % plan.parts, plan.parts);
+        if (spaces.head.is_last()) rest(plan.whole + split, spaces);
+      });
+    }
   }
 
  private:

@@ -14,8 +14,9 @@ namespace tersekv::detail {
 
 /// One worker's work on one KV head: the verbs of a cache, after all checks, with pages and scratch
 /// at hand; where several workers share a head, each does some part of a verb, and the last of them
-/// the rest. Never inlined: -ffast-math may round otherwise in every copy of a body, and each way
-/// of running it, serial or by threads, must give the same bits.
+/// the rest. Verbs, and what several of them do with floats, are never inlined: -ffast-math may
+/// round otherwise in every copy of a body, and each way of running it, serial or by threads, must
+/// give the same bits.
 template <class PolicyType, class HeadType>
 class HeadWorker {
  public:
@@ -257,7 +258,7 @@ class HeadWorker {
     return request;
   }
   /// Shows the policy what the request came to.
-  void show(const AttentionRequest& request, bool first) {
+  [[gnu::noinline]] void show(const AttentionRequest& request, bool first) {
     policy_.observe(team_, head_,
                     Observation{.visible = request.visible,
                                 .first = first,

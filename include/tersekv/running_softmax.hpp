@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 
 #include "tersekv/attention_blocks.hpp"
 #include "tersekv/attention_sums.hpp"
@@ -28,8 +29,6 @@ class RunningSoftmax {
     std::fill_n(part_, 16 * sums.rows(), 0.0f);
   }
 
-  /// Rows [0, last) see nothing of a tile.
-  void skip(Index last) { std::fill_n(factor_, last, 1.0f); }
   /// Rows [r, last): exponentials in place of the logits at `logits` [last - r, stride], `visible`
   /// of each, with zeros behind them up to `entries` in whole vectors.
   void add(Index r, Index last, float* logits, Index stride, Index visible, Index entries) {
@@ -40,7 +39,7 @@ class RunningSoftmax {
       });
     }
   }
-  /// What the latest tile does to the sums of values so far, of each row.
+  /// What the latest tile does to the sums of values so far, of each row that was added.
   const float* factors() const { return factor_; }
   /// After the last tile.
   void finish() {

@@ -97,7 +97,7 @@ struct HeadBuffers {
   }
 
  private:
-  Index pending_ = 0;
+  alignas(std::atomic_ref<Index>::required_alignment) Index pending_ = 0;
 };
 
 /// Buffers for heads of at most some number of entries, with the memory that they are cut from.
@@ -110,19 +110,19 @@ class Space {
   Index bytes() const { return static_cast<Index>(block_.capacity() * sizeof(float)); }
   Buffers& buffers() { return buffers_; }
 
-  /// Cut anew for heads of at most `entries` entries; `more` goes to Buffers::cut. Throws
-  /// std::bad_alloc, and is then as before.
+  /// Cut anew for heads of at most `entries` entries, whole pages; `more` goes to Buffers::cut.
+  /// Throws std::bad_alloc, and is then as before.
   template <class... More>
   void resize(Index entries, const WorkspaceForm& form, More... more) {
     Cutter count, take;
     Buffers buffers;
-    buffers.cut(count, form.whole_pages(entries), form, more...);
+    buffers.cut(count, entries, form, more...);
     std::pmr::vector<float> block(static_cast<std::size_t>(count.used), block_.get_allocator());
     take.block = block.data();
-    buffers.cut(take, form.whole_pages(entries), form, more...);
+    buffers.cut(take, entries, form, more...);
     block_ = std::move(block);  // same resource: its address stays
     buffers_ = buffers;
-    entries_ = form.whole_pages(entries);
+    entries_ = entries;
   }
 
  private:
@@ -131,7 +131,7 @@ class Space {
   Index entries_ = 0;
 };
 
-/// What a worker uses for one head.
+/// What one worker uses for one head.
 struct Spaces {
   WorkerBuffers& worker;
   HeadBuffers& head;
@@ -176,7 +176,7 @@ class Workspaces {
     });
   }
   /// No more room than for heads of up to `entries` entries. Where memory for one of the smaller
-  /// workspaces is refused, those not yet replaced are as they were.
+  /// blocks is refused, those not yet replaced are as they were.
   void shrink(Index entries) {
     resize([&](Index) { return entries; });
   }
@@ -195,15 +195,12 @@ class Workspaces {
  private:
   template <class F>
   void resize(F&& wanted) {
-    for (auto& space : workers_) {
-      if (wanted(space.entries()) == space.entries()) continue;
-      space.resize(wanted(space.entries()), form_);
-    }
-    for (std::size_t h = 0; h < heads_.size(); ++h) {
-      auto& space = heads_[h];
-      if (wanted(space.entries()) == space.entries()) continue;
-      space.resize(wanted(space.entries()), form_, h >= workers_.size());
-    }
+    const auto fit = [&](auto& space, auto... more) {
+      const Index entries = form_.whole_pages(wanted(space.entries()));
+      if (entries != space.entries()) space.resize(entries, form_, more...);
+    };
+    for (auto& space : workers_) fit(space);
+    for (std::size_t h = 0; h < heads_.size(); ++h) fit(heads_[h], h >= workers_.size());
   }
 
   WorkspaceForm form_;

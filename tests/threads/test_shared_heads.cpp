@@ -54,7 +54,7 @@ bool same(const std::vector<Entry>& a, const std::vector<Entry>& b) {
   });
 }
 
-constexpr Index kHeads = 3, kGroup = 2, kDim = 20, kQueryHeads = kHeads * kGroup;
+constexpr Index kHeads = 3, kGroup = 5, kDim = 20, kQueryHeads = kHeads * kGroup;
 /// Sections of 256 entries: five, the last of them short.
 constexpr Index kEntries = 1101;
 
@@ -123,7 +123,8 @@ void check(int workers, const Policy& policy, bool shares_prompts) {
                            .num_kv_heads = kHeads,
                            .head_dim = kDim,
                            .budget = kEntries - 4,
-                           .page_size = workers % 2 == 0 ? 64 : 512};
+                           .group_reduce = workers == 2 ? GroupReduce::mean : GroupReduce::max,
+                           .page_size = workers == 2 ? 16 : 4096};
   const Threads threads(workers);
   KVCache<Policy, Codec> one(config, policy);
   KVCache<Policy, Codec, Codec, Threads> several(config, policy, threads);
@@ -153,7 +154,7 @@ void check(int workers, const Policy& policy, bool shares_prompts) {
 }
 
 TEST_CASE("shared heads: the bits of one worker alone") {
-  for (const int workers : {2, 5}) {
+  for (const int workers : {2, 6}) {
     check<Full, float>(workers, {}, true);
     check<Full, BFloat16>(workers, {}, true);
     check<H2O, Half>(workers, {}, false);     // looks at every row of a prompt
@@ -237,25 +238,37 @@ TEST_CASE("shared heads: of several sequences, the last ones") {
   }
 }
 
-TEST_CASE("shared heads: plans keep all workers equally busy") {
+/// Rounds of a head's work that a plan takes, times `parts` to be whole.
+Index time_of(Index heads, Index workers, Index parts) {
+  const Index left = heads % workers;
+  return heads / workers * parts + (left * parts + workers - 1) / workers;
+}
+
+TEST_CASE("shared heads: a plan takes the least time that so many parts allow, in few parts") {
   using detail::TaskPlan;
   for (Index workers = 1; workers <= 17; ++workers) {
     for (Index heads = 0; heads <= 40; ++heads) {
-      CAPTURE(workers, heads);
-      const TaskPlan alone = TaskPlan::of(heads, workers, 1);
-      CHECK((alone.whole == heads && alone.split == 0 && alone.tasks() == heads));
-      const TaskPlan plan = TaskPlan::of(heads, workers, workers);
-      CHECK(plan.whole + plan.split == heads);
-      CHECK(plan.whole % workers == 0);
-      CHECK(plan.split * plan.parts % workers == 0);
-      CHECK(plan.split < workers);
-      // No more parts than that takes.
-      for (Index fewer = 1; fewer < plan.parts; ++fewer) CHECK(plan.split * fewer % workers != 0);
-      for (Index sequences = 1; sequences <= 5; ++sequences) {
-        CHECK(TaskPlan::of(heads * sequences, workers, workers).split <=
-              TaskPlan::most_split(heads, workers));
+      for (Index most = 1; most <= workers; ++most) {
+        CAPTURE(workers, heads, most);
+        const TaskPlan plan = TaskPlan::of(heads, workers, most);
+        REQUIRE(plan.whole + plan.split == heads);
+        REQUIRE(plan.tasks() == plan.whole + plan.split * plan.parts);
+        REQUIRE(plan.split == (plan.parts > 1 ? heads % workers : 0));
+        REQUIRE(plan.split <= TaskPlan::most_split(heads, workers));
+        const Index time = time_of(heads, workers, plan.parts);
+        for (Index parts = 1; parts <= std::max<Index>(most, 1); ++parts) {
+          const Index other = time_of(heads, workers, parts);
+          REQUIRE(time * parts <= other * plan.parts);
+          if (parts < plan.parts) REQUIRE(time * parts < other * plan.parts);
+        }
       }
+      const TaskPlan all = TaskPlan::of(heads, workers, workers);
+      CHECK(all.tasks() % workers == heads % workers * all.parts % workers);
+      CHECK(heads % workers * all.parts % workers == 0);  // everybody is equally busy
     }
+  }
+  for (Index sequences = 1; sequences <= 9; ++sequences) {
+    CHECK(TaskPlan::of(6 * sequences, 4, 4).split <= TaskPlan::most_split(6, 4));
   }
 }
 
