@@ -54,7 +54,7 @@ bool same(const std::vector<Entry>& a, const std::vector<Entry>& b) {
   });
 }
 
-constexpr Index kHeads = 3, kGroup = 5, kDim = 20, kQueryHeads = kHeads * kGroup;
+constexpr Index kHeads = 3, kGroup = 5, kDim = 9, kQueryHeads = kHeads * kGroup;
 /// Sections of 256 entries: five, the last of them short.
 constexpr Index kEntries = 1101;
 
@@ -154,13 +154,11 @@ void check(int workers, const Policy& policy, bool shares_prompts) {
 }
 
 TEST_CASE("shared heads: the bits of one worker alone") {
-  for (const int workers : {2, 6}) {
-    check<Full, float>(workers, {}, true);
-    check<Full, BFloat16>(workers, {}, true);
-    check<H2O, Half>(workers, {}, false);     // looks at every row of a prompt
-    check<KeepKV, float>(workers, {}, true);  // at the last 32
-    check<ZSMerge, Int8>(workers, {}, true);
-  }
+  check<Full, float>(2, {}, true);
+  check<Full, BFloat16>(6, {}, true);
+  check<H2O, Half>(2, {}, false);     // looks at every row of a prompt
+  check<KeepKV, float>(6, {}, true);  // at the last 32
+  check<ZSMerge, Int8>(2, {}, true);
 }
 
 TEST_CASE("shared heads: little work is the caller's alone") {
@@ -262,9 +260,7 @@ TEST_CASE("shared heads: a plan takes the least time that so many parts allow, i
           if (parts < plan.parts) REQUIRE(time * parts < other * plan.parts);
         }
       }
-      const TaskPlan all = TaskPlan::of(heads, workers, workers);
-      CHECK(all.tasks() % workers == heads % workers * all.parts % workers);
-      CHECK(heads % workers * all.parts % workers == 0);  // everybody is equally busy
+      CHECK(TaskPlan::of(heads, workers, workers).tasks() % workers == 0);  // equally busy
     }
   }
   for (Index sequences = 1; sequences <= 9; ++sequences) {
