@@ -31,7 +31,7 @@ inline Index sections_of(Index entries) { return (entries + kSection - 1) / kSec
 struct SharedBuffers {
   float* kept = nullptr;      ///< [group_size, stride], where attention per entry is wanted
   float* powers = nullptr;    ///< [tiles of stride, group_size], in whole vectors, likewise
-  float* sections = nullptr;  ///< [sections of stride, section_floats] or null: one does all
+  float* sections = nullptr;  ///< an AttentionSums for each of stride, or null: one does all
   Index stride = 0;           ///< whole pages
 };
 

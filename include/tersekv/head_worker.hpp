@@ -138,19 +138,15 @@ class HeadWorker {
   /// The same by several workers, after an append by one of them.
   template <class T>
   [[gnu::noinline]] void extend_part(const Chunk<T>& chunk, Index part, Index parts) {
-    const Index tokens = chunk.k.tokens, observed = wanted_rows(tokens);
-    if (tokens == 1 && observed == 1) {
-      return do_sections(request_to_observe(chunk.q, 0, true), part, parts);
-    }
-    if (tokens == 1) return do_sections(request_for(chunk.q, 0, 1), part, parts);
-    attend_rows(chunk.q, 0, tokens - observed, 0, chunk.out, chunk.lse, part, parts);
+    const Index tokens = chunk.k.tokens;
+    if (tokens == 1) return do_sections(request_to_extend(chunk.q), part, parts);
+    attend_rows(chunk.q, 0, tokens - wanted_rows(tokens), 0, chunk.out, chunk.lse, part, parts);
   }
   template <class T>
   [[gnu::noinline]] void extend_rest(const Chunk<T>& chunk, Index compress_every) {
     const Index tokens = chunk.k.tokens, observed = wanted_rows(tokens);
     if (tokens == 1) {
-      const AttentionRequest request =
-          observed == 1 ? request_to_observe(chunk.q, 0, true) : request_for(chunk.q, 0, 1);
+      const AttentionRequest request = request_to_extend(chunk.q);
       attend_join(head_, request, spaces_.attention());
       if (observed == 1) show(request, true);
       write(request, 0, chunk.out, chunk.lse);
@@ -256,6 +252,11 @@ class HeadWorker {
       request.attention = spaces_.head.attention;
     }
     return request;
+  }
+  /// The request for one token, with what the policy observes if it does.
+  template <class T>
+  AttentionRequest request_to_extend(const TokenView<const T>& q) {
+    return wanted_rows(1) == 1 ? request_to_observe(q, 0, true) : request_for(q, 0, 1);
   }
   /// Shows the policy what the request came to.
   [[gnu::noinline]] void show(const AttentionRequest& request, bool first) {

@@ -90,11 +90,13 @@ struct Tokens {
   std::vector<float> q, k, v;
 };
 
+/// The output in place of the queries.
 template <class Cache>
 Outputs extend(Cache& cache, const Tokens& tokens) {
   Outputs outputs(tokens.count);
+  outputs.out = tokens.q;
   cache.extend(
-      Chunk<float>{.q = tokens.queries(),
+      Chunk<float>{.q = nhd_view<const float>(outputs.out.data(), tokens.count, kQueryHeads, kDim),
                    .k = tokens.keys(),
                    .v = tokens.values(),
                    .out = nhd_view<float>(outputs.out.data(), tokens.count, kQueryHeads, kDim),
