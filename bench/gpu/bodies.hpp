@@ -8,7 +8,7 @@
 #include "tersekv/element.hpp"
 
 // Kernels of the benchmarks themselves, written as the library's are (body/context.hpp), so that
-// the tests can run them on host threads.
+// the tests can run them on the host.
 
 namespace tersekv_bench {
 

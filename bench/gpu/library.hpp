@@ -20,7 +20,7 @@
 #include "tersekv/policies/zsmerge.hpp"
 
 // The C functions over one device. Who includes this has defined `tersekv_bench::Device`, and does
-// so in one file of a library: a GPU's, or that of host threads.
+// so in one file of a library: a GPU's, or the host's.
 
 namespace tersekv_bench {
 
@@ -32,7 +32,7 @@ Stream stream_as(void* stream) {
   if constexpr (std::is_pointer_v<Stream>) {
     return static_cast<Stream>(stream);
   } else {
-    return Stream{};  // host threads have but one
+    return Stream{};  // the host has but one
   }
 }
 inline Device::Stream stream_of(void* stream) { return stream_as<Device::Stream>(stream); }

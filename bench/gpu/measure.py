@@ -41,7 +41,7 @@ class Bench:
 
     def about(self):
         if self.rehearse:
-            return {"name": "host threads", "l2_bytes": self.l2_bytes}
+            return {"name": "the host", "l2_bytes": self.l2_bytes}
         found = self.torch.cuda.get_device_properties(0)
         return {"name": found.name, "capability": f"{found.major}.{found.minor}",
                 "multiprocessors": found.multi_processor_count, "l2_bytes": self.l2_bytes,
@@ -119,7 +119,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a few cases")
     parser.add_argument("--only", choices=("attention", "steps", "graphs", "budgets", "batches"))
     parser.add_argument("--rehearse", action="store_true",
-                        help="tiny cases on host threads, for the tests")
+                        help="tiny cases on the host, for the tests")
     parser.add_argument("--list", action="store_true", help="name the cases, measure nothing")
     parser.add_argument("--driver", default=None, help="version, for the record")
     parser.add_argument("--command", default=None, help="what was run, for the record")

@@ -142,7 +142,7 @@ def budget_policies(quick=False):
     return (("h2o", "keepkv") if quick else tuple(p for p in POLICIES if p not in ("full", "kvzap")))
 
 
-# For `--rehearse`: the whole way in a few seconds on host threads; what it measures means nothing.
+# For `--rehearse`: the whole way in a few seconds on the host; what it measures means nothing.
 REHEARSAL_L2 = 30_000
 
 

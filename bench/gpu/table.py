@@ -120,7 +120,7 @@ def main(path, stages_path=None):
           f"{versions.get('torch') or '?'}, FlashInfer {versions.get('flashinfer') or 'not there'}")
     print(f"- command: `{report['command']}`")
     if report.get("rehearsal"):
-        print("- A REHEARSAL on host threads: the numbers mean nothing")
+        print("- A REHEARSAL on the host: the numbers mean nothing")
     print("\nMedians of samples taken in turns; how to read them: "
           "[bench/gpu/README.md](../gpu/README.md).\n")
     if stages_path is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""faults.py COMPILER SOURCE_DIR: planted faults in the kernels turn the tests on host threads red.
+"""faults.py COMPILER SOURCE_DIR: planted faults in the kernels turn the tests on the host red.
 
 Each fault is a change of one place of a copy of kernels/; the tests named are compiled with it and
 must fail, and must pass without any. A barrier's absence is a race: that one runs under the thread

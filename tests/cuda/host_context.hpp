@@ -3,21 +3,21 @@
 
 #include <algorithm>
 #include <array>
-#include <barrier>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
+#include "cuda/lanes.hpp"
 #include "tersekv/cuda/body/context.hpp"
 
-/// A CUDA grid on host threads: every CUDA thread of a block, or of a team of blocks, is a thread
-/// of the host, blocks run one after the other. It is slow, and shows what a device would hide: the
-/// thread sanitizer sees a missing barrier, and what `copy16` has not delivered yet is poison.
+/// A CUDA grid on the host: every CUDA thread of a block, or of a team of blocks, is a lane that
+/// runs beside the others (lanes.hpp), blocks run one after the other. It is slow, and shows what a
+/// device would hide: the thread sanitizer sees a missing barrier, and what `copy16` has not
+/// delivered yet is poison.
 namespace host_cuda {
 
 using tersekv::cuda::Grid;
@@ -26,13 +26,13 @@ using tersekv::cuda::kWarp;
 /// What the threads of a warp share: a word of exchange for each.
 struct Warp {
   explicit Warp(int lanes) : barrier(lanes) {}
-  std::barrier<> barrier;
+  Barrier barrier;
   std::array<std::array<std::byte, 32>, kWarp> slots{};
 };
 
 /// What the threads of a block share.
 struct Block {
-  Block(int threads, std::size_t shared_bytes, std::barrier<>* of_team)
+  Block(int threads, std::size_t shared_bytes, Barrier* of_team)
       : barrier(threads),
         team_barrier(of_team),
         slots(static_cast<std::size_t>(threads)),
@@ -45,8 +45,8 @@ struct Block {
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     shared = memory.data() + (128 - address % 128) % 128;
   }
-  std::barrier<> barrier;
-  std::barrier<>* team_barrier;
+  Barrier barrier;
+  Barrier* team_barrier;
   std::vector<std::unique_ptr<Warp>> warps;
   std::vector<std::array<std::byte, 64>> slots;
   std::vector<std::byte> memory;
@@ -223,7 +223,7 @@ void run(Grid grid, std::size_t shared_bytes, int team, const typename Body::Arg
         each.push_back(std::make_unique<Block>(n, bytes, &team_barrier));
       }
     }
-    std::barrier<> team_barrier;
+    Barrier team_barrier;
     std::vector<std::unique_ptr<Block>> each;
   };
   // All of the grid's work, teams one after the other; a thread may be a team ahead of another, so
@@ -238,27 +238,23 @@ void run(Grid grid, std::size_t shared_bytes, int team, const typename Body::Arg
       }
     }
   }
-  std::barrier<> between(threads * team);
-  std::vector<std::thread> workers;
-  for (int t = 0; t < threads * team; ++t) {
-    workers.emplace_back([&, t] {
-      for (std::size_t p = 0; p < places.size(); ++p) {
-        if (t == 0) {
-          blocks[p] = std::make_unique<Shared>(threads, shared_bytes, team);
-          if (p > 0) blocks[p - 1].reset();
-        }
-        between.arrive_and_wait();
-        const int rank = t / threads;
-        Grid at = places[p];
-        at.x += rank;
-        Body::run(Context(*blocks[p]->each[static_cast<std::size_t>(rank)], t % threads, threads,
-                          at, rank, team),
-                  args);
-        between.arrive_and_wait();
+  Barrier between(threads * team);
+  run_lanes(threads * team, [&](int t) {
+    for (std::size_t p = 0; p < places.size(); ++p) {
+      if (t == 0) {
+        blocks[p] = std::make_unique<Shared>(threads, shared_bytes, team);
+        if (p > 0) blocks[p - 1].reset();
       }
-    });
-  }
-  for (std::thread& worker : workers) worker.join();
+      between.arrive_and_wait();
+      const int rank = t / threads;
+      Grid at = places[p];
+      at.x += rank;
+      Body::run(Context(*blocks[p]->each[static_cast<std::size_t>(rank)], t % threads, threads, at,
+                        rank, team),
+                args);
+      between.arrive_and_wait();
+    }
+  });
 }
 
 static_assert(tersekv::cuda::Context<Context>);

@@ -10,7 +10,7 @@
 
 namespace host_cuda {
 
-/// A device of host threads, for `tersekv::cuda::BasicKVCache`: its memory is the host's, poisoned
+/// A device on the host, for `tersekv::cuda::BasicKVCache`: its memory is the host's, poisoned
 /// when allocated, and its streams do everything at once.
 struct Runtime {
   using Stream = int;

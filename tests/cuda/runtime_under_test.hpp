@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the tests in this folder run on: host threads, or, where nvcc compiles them, a CUDA device.
+// What the tests in this folder run on: the host, or, where nvcc compiles them, a CUDA device.
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -37,7 +37,7 @@ using Runtime = host_cuda::Runtime;
 inline void require_device() {}
 #endif
 
-/// The head_dims of the tests: small ones, for golden cases and as host threads are slow, and one
+/// The head_dims of the tests: small ones, for golden cases and as the host is slow, and one
 /// whose rows are not a power of two.
 template <class Value>
 using Dims = std::conditional_t<sizeof(Value) == 4, tersekv::cuda::HeadDims<4, 8, 16, 32, 64, 128>,

@@ -5,7 +5,7 @@
 
 namespace on_device {
 
-/// The shape of most tests of whole caches: small, as host threads are slow.
+/// The shape of most tests of whole caches: small, as the host is slow.
 inline constexpr Index kDim = 16, kHeads = 2, kGroup = 2;
 template <class Policy, class Codec = float>
 using SmallCache = KVCache<Policy, Codec, Codec, tersekv::cuda::HeadDims<kDim>>;

@@ -6,7 +6,7 @@
 #include "cuda/runtime_under_test.hpp"
 #include "support/random.hpp"
 
-// Each function of an execution context does what context.hpp says: on host threads here, by the
+// Each function of an execution context does what context.hpp says: on the host here, by the
 // hardware where nvcc compiles this.
 
 using namespace tersekv;

@@ -7,7 +7,7 @@
 #include "cuda/device_tokens.hpp"
 #include "tersekv/tersekv.hpp"
 
-// What only a device of host threads can show: what a step asks of the runtime, every byte held,
+// What only a device on the host can show: what a step asks of the runtime, every byte held,
 // and addresses beyond 2^31 elements.
 
 using namespace tersekv;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library of the GPU benchmarks over a device of host threads, so that what it hands to
+// The library of the GPU benchmarks over a device on the host, so that what it hands to
 // kernels, and the whole harness above it, are tested where there is no GPU.
 #include "cuda/host_runtime.hpp"
 

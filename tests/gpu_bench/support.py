@@ -20,10 +20,10 @@ def run(*words, env=None, cwd=None):
 
 
 def rehearsal():
-    """The path of the library over host threads, or a skip."""
+    """The path of the library on the host, or a skip."""
     path = os.environ.get("TERSEKV_REHEARSAL")
     if not path:
-        raise unittest.SkipTest("TERSEKV_REHEARSAL does not name the library of host threads")
+        raise unittest.SkipTest("TERSEKV_REHEARSAL does not name the library on the host")
     return path
 
 

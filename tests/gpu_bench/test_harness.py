@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""measure.py from end to end on host threads, where PyTorch is installed; and what it does about
+"""measure.py from end to end on the host, where PyTorch is installed; and what it does about
 wrong results."""
 import json
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks' library on host threads, against plain Python: what is timed on a GPU must be what
+"""The benchmarks' library on the host, against plain Python: what is timed on a GPU must be what
 it is called, on the numbers that others are given."""
 import array
 import math

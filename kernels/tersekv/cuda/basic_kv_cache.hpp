@@ -28,7 +28,7 @@ namespace tersekv::cuda {
 /// in the call that made it. OutOfPages: a head found no page in a shared pool, in the first call
 /// that can know.
 ///
-/// `Runtime` is the device: `CudaRuntime` (`tersekv::cuda::KVCache`), or host threads in the tests.
+/// `Runtime` is the device: `CudaRuntime` (`tersekv::cuda::KVCache`), or the host in the tests.
 template <class PolicyType, Element KeyCodec, Element ValueCodec, class Runtime, class Dims>
 class BasicKVCache {
   static_assert(CachePolicy<PolicyType>,
