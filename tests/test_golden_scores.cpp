@@ -59,9 +59,8 @@ std::vector<float> scores(Cache& cache, Index h, Index skipped, double divisor) 
 }
 
 void check_streaming(const GoldenCase& golden) {
-  const auto settings = golden.meta().at("settings");
-  auto cache = fed(golden, tersekv::make_streaming_llm(
-                               {.sinks = settings.at("streaming").at("sinks").get<Index>()}));
+  auto cache =
+      fed(golden, tersekv::make_streaming_llm({.sinks = golden.setting<Index>("streaming/sinks")}));
   cache.compress(0);
   for (Index h = 0; h < golden.setting<Index>("num_kv_heads"); ++h) {
     CHECK(support::same_indices(positions(cache, h), golden.integers("streaming_kept").vector(h)));
@@ -70,11 +69,10 @@ void check_streaming(const GoldenCase& golden) {
 
 void check_snapkv(const GoldenCase& golden) {
   const auto [relative, absolute] = golden.tolerance();
-  const auto settings = golden.meta().at("settings");
-  const auto window = settings.at("snapkv").at("window").get<Index>();
+  const auto window = golden.setting<Index>("snapkv/window");
   auto cache = fed(
-      golden, tersekv::make_snapkv(
-                  {.window = window, .kernel = settings.at("snapkv").at("kernel").get<Index>()}));
+      golden,
+      tersekv::make_snapkv({.window = window, .kernel = golden.setting<Index>("snapkv/kernel")}));
   cache.compress(0);
   for (Index h = 0; h < golden.setting<Index>("num_kv_heads"); ++h) {
     const auto kept = golden.integers("snapkv_kept").vector(h);

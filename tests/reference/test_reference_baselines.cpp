@@ -50,16 +50,15 @@ void check_scores(const GoldenCase& golden, Integer kv_head) {
   const auto tokens = prompt_of(golden, kv_head);
   const auto group = golden.setting<double>("group_size");
   const auto kept = golden.setting<Integer>("n_kept");
-  const auto settings = golden.meta().at("settings");
 
   auto streaming = reference::make_head<reference::StreamingLLM>(
-      {.budget = kept, .sinks = settings.at("streaming").at("sinks").get<Integer>()});
+      {.budget = kept, .sinks = golden.setting<Integer>("streaming/sinks")});
   streaming.extend(tokens);
   check_attention(golden, streaming, kv_head);
   CHECK(same_indices(streaming.positions(), golden.integers("streaming_kept").vector(kv_head)));
 
-  const auto window = settings.at("snapkv").at("window").get<Integer>();
-  const auto kernel = settings.at("snapkv").at("kernel").get<Integer>();
+  const auto window = golden.setting<Integer>("snapkv/window");
+  const auto kernel = golden.setting<Integer>("snapkv/kernel");
   auto snapkv =
       reference::make_head<reference::SnapKV>({.budget = kept, .window = window, .kernel = kernel});
   snapkv.extend(tokens, reference::kNever);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "../support/golden.hpp"
