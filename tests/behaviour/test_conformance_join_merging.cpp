@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tersekv/policies/keepkv.hpp>
 #include <tersekv/policies/weightedkv.hpp>
 #include <tersekv/policies/zsmerge.hpp>
 
 #include "conformance_join.hpp"
 
-// The policies that merge into slots and into neighbours join the suite.
+// The policies that merge join the suite.
 
 namespace {
 
 using namespace conformance;
+
+// The policies that merge into slots and into neighbours.
 
 constexpr auto proximity = [](Index p, Index seen, Index budget) {
   return p >= seen - budget / 2 ? Intact::entry : Intact::nothing;
@@ -33,5 +36,27 @@ const Join weightedkv(tersekv::make_weightedkv(),
                          const Index recent = std::max<Index>(1, budget / 2 - 4);
                          return p >= seen - recent ? Intact::key : Intact::nothing;
                        }});
+
+// KeepKV, with both selectors and all key rules.
+
+constexpr auto sinks_and_recent = [](Index p, Index seen, Index budget) {
+  return p < 4 || p >= seen - budget / 2 ? Intact::entry : Intact::nothing;
+};
+
+const Join victim(tersekv::make_keepkv({.window = 5}),
+                  {.name = "KeepKV", .weights_sum_to_tokens = true, .intact = sinks_and_recent});
+
+const Join along_query(tersekv::make_keepkv({.key_rule = tersekv::KeyRule::along_query}),
+                       {.name = "KeepKV, along the query",
+                        .weights_sum_to_tokens = true,
+                        .intact = sinks_and_recent});
+
+const Join pair(tersekv::make_keepkv_pair(), {.name = "KeepKV, pair",
+                                              .weights_sum_to_tokens = true,
+                                              .intact = sinks_and_recent});
+
+const Join paper(tersekv::make_keepkv_paper(), {.name = "KeepKV, the paper's",
+                                                .weights_sum_to_tokens = true,
+                                                .intact = sinks_and_recent});
 
 }  // namespace
