@@ -26,7 +26,7 @@ def measure(bench, case):
         def peak(calls):
             return calls * case.flops() / library.peak(case.threads)
         contestants = {"ours": lambda calls: ours.attend(calls, True), "plain": plain.attend,
-                       "probe": probe, "peak": peak}
+                       "similarity": plain.similarity, "probe": probe, "peak": peak}
         skipped, peer_bytes = {}, None
         if bench.torch is None:
             skipped["PyTorch"] = bench.why_no_torch

@@ -92,6 +92,32 @@ class CacheSet final : public AnySet {
     return seconds;
   }
 
+  double similarity(Index calls, float* products_to) override {
+    const Index heads = shape_.kv_heads, dim = shape_.head_dim, most = longest(caches_[0]);
+    const Index stride = (most + 127) / 64 * 64;  // `key_products` writes behind the last, too
+    std::vector<float> firsts(static_cast<std::size_t>(heads * dim));
+    for (Index h = 0; h < heads; ++h) {
+      for (Index j = 0; j < dim; ++j) {
+        firsts[static_cast<std::size_t>(h * dim + j)] = caches_[0].head(0, h).key(0, j);
+      }
+    }
+    rows_.resize(static_cast<std::size_t>(stride * heads));
+    const Threads threads(shape_.threads);
+    const double seconds = bench::seconds_of([&] {
+      for (Index i = 0; i < calls; ++i) {
+        const Cache& one = next();
+        threads.run(heads, [&](Index h, int) {
+          key_products(one.head(0, h), 0, one.length(0, h), firsts.data() + h * dim, 1.0f,
+                       rows_.data() + h * stride);
+        });
+      }
+    });
+    for (Index h = 0; h < heads && products_to != nullptr; ++h) {
+      std::copy_n(rows_.data() + h * stride, most, products_to + h * most);
+    }
+    return seconds;
+  }
+
   double prompt(Index queries, Index calls) override {
     if (prompt_out_.empty()) {
       prompt_.emplace_back(shape_.heads(), queries);

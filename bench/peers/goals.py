@@ -12,6 +12,7 @@ BANDWIDTH = 0.90  # of what the same threads read, from memory
 ROOF = 1.5  # times the larger of reading and computing, in caches
 SDPA_MHA, SDPA_GQA, PRODUCTS = 1.0, 3.0, 1.0
 GQA_ELEMENTS = ("float16", "bfloat16")
+SIMILARITY = 0.05  # of attention, beyond one query's half of it
 EXTRAS = 1.05  # with log-weights and rows over without
 POLICY = 0.05  # observe and compress over attention
 OVERHEAD = 0.10  # of append and extend over attention
@@ -45,6 +46,9 @@ def of_attention(result):
         found.append(goal("SDPA over ours, grouped, float16 and bfloat16", sdpa, SDPA_GQA, True))
     found.append(goal("two products, softmax and group sum over ours",
                       ratio(samples, "products", "ours"), PRODUCTS, True))
+    group = result["q_heads"] // result["kv_heads"]
+    found.append(goal(f"KeepKV's similarity over attention, {group} query heads a KV head",
+                      ratio(samples, "similarity", "ours"), 1 / (2 * group) + SIMILARITY, False))
     found.append(goal("with log-weights and rows over without", ratio(samples, "ours", "plain"),
                       EXTRAS, False))
     return found

@@ -28,6 +28,7 @@ _SIGNATURES = {
     "export": (INT, (P, I, I, P, P, P)),
     "difference": (D, (P, I)),
     "attend": (D, (P, I, INT, P, P)),
+    "similarity": (D, (P, I, P)),
     "prompt": (D, (P, I, I)),
     "steps": (INT, (P, I, P)),
     "pairs": (INT, (P, I, P)),
@@ -128,6 +129,17 @@ class Caches:
     def attend(self, calls, with_rows=False):
         """Seconds."""
         return self.call("attend", calls, with_rows, None, None)
+
+    def similarity(self, calls):
+        """Seconds."""
+        return self.call("similarity", calls, None)
+
+    def products(self):
+        """Of every key of the next copy with its head's first: [kv_heads, longest]."""
+        longest = max(self.length(h) for h in range(self.case.kv_heads))
+        products = floats(self.case.kv_heads * longest)
+        self.call("similarity", 1, products)
+        return products
 
     def attention(self, with_rows):
         """(out, rows) of one call on the next copy; rows [kv_heads, longest]."""

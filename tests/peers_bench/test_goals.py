@@ -25,7 +25,7 @@ class Goals(unittest.TestCase):
             engine=[decode(ours_keepkv=50.0), decode(100, llama_cpp=85.0), agreement(),
                     {**decode(1000, llama_cpp=101.0, llama_cpp_flash=120.0), "kind": "prompt"}])
         self.assertEqual([name for name, met in verdicts.items() if met is not True], [])
-        self.assertEqual(len(verdicts), 17)
+        self.assertEqual(len(verdicts), 19)
 
     def test_each_can_be_missed(self):
         for sections, name in (
@@ -38,6 +38,10 @@ class Goals(unittest.TestCase):
                  "SDPA over ours, grouped, float16 and bfloat16"),
                 ({"attention": [attention(products=99.0)]},
                  "two products, softmax and group sum over ours"),
+                ({"attention": [attention(similarity=18.0)]},
+                 "KeepKV's similarity over attention, 4 query heads a KV head"),
+                ({"attention": [attention(heads=(8, 8), similarity=56.0)]},
+                 "KeepKV's similarity over attention, 1 query heads a KV head"),
                 ({"attention": [attention(plain=95.0)]},
                  "with log-weights and rows over without"),
                 ({"steps": [step(compress=2.1)]}, "a policy's step over attention"),

@@ -64,6 +64,18 @@ class Library(unittest.TestCase):
                 self.assertGreater(max(abs(a - b) for a, b in zip(out, plain)), 0.01)
                 self.assertLess(caches.difference(1), 1e-2 if element == "int8" else 2e-4)
 
+    def test_similarity_is_every_key_times_the_first(self):
+        for element in self.library.elements():
+            with self.subTest(element):
+                case = cases.Case(4, 2, 64, element, 70)
+                caches = self.caches("full", case)
+                expected = []
+                for h in range(case.kv_heads):
+                    k = caches.export(0, h)[0]
+                    expected += [sum(k[j] * k[i * 64 + j] for j in range(64)) for i in range(70)]
+                self.assert_near(caches.products(), expected, 1e-2 if element == "int8" else 1e-5)
+                self.assertGreater(caches.similarity(3), 0)
+
     def test_threads_change_nothing(self):
         one = self.caches().attention(True)
         two = self.caches(case=cases.Case(4, 2, 64, "float32", 70, 2)).attention(True)
