@@ -110,7 +110,7 @@ TEST_CASE("device: out may be q, also where the policy looks at the queries") {
   const tersekv::cuda::DeviceOptions options{.max_chunk = 80, .tuning = {.splits = splits}};
   Cache apart(small_config(1, 100), policy, options),
       in_place(small_config(1, 100), policy, options);
-  for (const Index count : {75, 75, 1, 3, 1}) {
+  for (const Index count : {75, 30, 1, 3, 1}) {
     const Tokens t = small_tokens(random, count);
     auto b = t.batch(0);
     apart.extend(b);

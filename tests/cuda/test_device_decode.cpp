@@ -61,7 +61,7 @@ void check(const Policy& policy, Index group, int splits, Index budget = 70) {
       REQUIRE(tokens.out() == out);
     }
   };
-  for (Index s = 0; s < kSequences; ++s) extend(s, 40 + 50 * s);
+  for (Index s = 0; s < kSequences; ++s) extend(s, 40 + 35 * s);
   for (int step = 0; step < 3; ++step) extend({0, kSequences}, kSequences);
   for (Cache* cache : {&alone, &teams}) same_entries(rides, *cache);
 }
