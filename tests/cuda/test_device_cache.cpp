@@ -105,7 +105,7 @@ TEST_CASE("device: out may be q, also where the policy looks at the queries") {
   on_device::require_device();
   Random random(9);
   using Cache = SmallCache<KeepKV>;
-  const auto policy = make_keepkv({.key_rule = KeyRule::along_query});
+  const auto policy = make_keepkv({.window = 6, .key_rule = KeyRule::along_query});
   const int splits = GENERATE(1, 2);
   const tersekv::cuda::DeviceOptions options{.max_chunk = 80, .tuning = {.splits = splits}};
   Cache apart(small_config(1, 100), policy, options),
