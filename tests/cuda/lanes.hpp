@@ -42,6 +42,7 @@ void run_lanes(int lanes, const Body& body) {
 #include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>

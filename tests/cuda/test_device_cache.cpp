@@ -8,6 +8,7 @@
 #include "cuda/small_cache.hpp"
 #include "refusal.hpp"
 #include "support/compare.hpp"
+#include "support/sanitized.hpp"
 #include "tersekv/tersekv.hpp"
 
 // The cache on a device as a whole: verbs, batches, pages, copies.
@@ -105,12 +106,13 @@ TEST_CASE("device: out may be q, also where the policy looks at the queries") {
   on_device::require_device();
   Random random(9);
   using Cache = SmallCache<KeepKV>;
-  const auto policy = make_keepkv({.window = 6, .key_rule = KeyRule::along_query});
+  const auto policy = make_keepkv({.window = support::kThreadSanitizer ? 6 : 32,  // the default
+                                   .key_rule = KeyRule::along_query});
   const int splits = GENERATE(1, 2);
   const tersekv::cuda::DeviceOptions options{.max_chunk = 80, .tuning = {.splits = splits}};
   Cache apart(small_config(1, 100), policy, options),
       in_place(small_config(1, 100), policy, options);
-  for (const Index count : {75, 30, 1, 3, 1}) {
+  for (const Index count : {75, support::kThreadSanitizer ? 30 : 75, 1, 3, 1}) {
     const Tokens t = small_tokens(random, count);
     auto b = t.batch(0);
     apart.extend(b);

@@ -8,6 +8,7 @@
 #include "bare_head.hpp"
 #include "support/compare.hpp"
 #include "support/random.hpp"
+#include "support/sanitized.hpp"
 #include "tersekv/tersekv.hpp"
 #include "threads/thread_team.hpp"
 
@@ -24,11 +25,7 @@ using tersekv::SerialTeam;
 namespace {
 
 constexpr Index kGroup = 2, kDim = 6, kPage = 16;
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kTraces = 1;  // takes minutes otherwise, and a race is in every trace
-#else
-constexpr std::uint64_t kTraces = 3;
-#endif
+constexpr std::uint64_t kTraces = support::kThreadSanitizer ? 1 : 3;
 
 /// A prompt beyond the budget, then single tokens and small chunks.
 struct Trace {
