@@ -21,6 +21,9 @@ struct VerbSeconds {
   double all() const { return append + attend + observe + compress; }
 };
 
+/// Numbers from one row of products to the next: `key_products` writes behind the last, too.
+inline Index row_stride(Index longest) { return (longest + 127) / 64 * 64; }
+
 /// `append` as the cache's policy wants it.
 template <class Cache>
 void append_tokens(Cache& cache, const Tokens& tokens) {
@@ -49,7 +52,7 @@ class DecodeStep {
     seconds.append = seconds_of([&] { append_tokens(cache, token); });
     Index longest = 0;
     for (Index h = 0; h < heads_.kv; ++h) longest = std::max(longest, cache.length(0, h));
-    const Index stride = (longest + 127) / 64 * 64;
+    const Index stride = row_stride(longest);
     if constexpr (kRows) rows_.resize(static_cast<std::size_t>(stride * heads_.kv));
     if constexpr (kLogits) rows_.resize(static_cast<std::size_t>(stride) * lse_.size());
     AttendOutputs outputs{.lse = lse_.data()};

@@ -94,7 +94,7 @@ class CacheSet final : public AnySet {
 
   double similarity(Index calls, float* products_to) override {
     const Index heads = shape_.kv_heads, dim = shape_.head_dim, most = longest(caches_[0]);
-    const Index stride = (most + 127) / 64 * 64;  // `key_products` writes behind the last, too
+    const Index stride = bench::row_stride(most);
     std::vector<float> firsts(static_cast<std::size_t>(heads * dim));
     for (Index h = 0; h < heads; ++h) {
       for (Index j = 0; j < dim; ++j) {
