@@ -66,6 +66,11 @@ TERSEKV_HD inline void one_by_one() {
 #endif
 }
 
+/// Whether both are true, without a branch in between: for loops that are to be vectorised.
+TERSEKV_HD inline bool both(bool a, bool b) {
+  return (static_cast<int>(a) & static_cast<int>(b)) != 0;
+}
+
 /// `first ? a : b` without a branch. Compilers move what only one side needs behind a branch, and
 /// with floating-point arithmetic there they no longer vectorise the loop.
 TERSEKV_HD inline float choose(bool first, float a, float b) {

@@ -49,8 +49,9 @@ struct Protection {
     // Without branches and in 32 bits, as this runs for every entry of every step: no position or
     // slot needs more.
     const std::int32_t position = narrow(head.position(slot));
-    return (narrow(Index{slot}) >= narrow(head.state().pinned)) & (position >= clamped(sinks)) &
-           (position < clamped(head.tokens_seen() - recent_entries));
+    const bool between = detail::both(position >= clamped(sinks),
+                                      position < clamped(head.tokens_seen() - recent_entries));
+    return detail::both(narrow(Index{slot}) >= narrow(head.state().pinned), between);
   }
 
  private:

@@ -43,7 +43,8 @@ struct ZipMerge : MergerBase {
       const Index victim = victims[a];
       const float* near = norms(column).similarities(team, head, victim);
       const Index target = team.argmax(
-          head, head.length(), [&](auto i) { return (Index{i} != victim) & eligible(i); },
+          head, head.length(),
+          [&](auto i) { return detail::both(Index{i} != victim, eligible(i)); },
           [&](Index i) { return near[i]; });
       if (target < 0) {
         team.once([&] { ++head.state().counts.evictions; });

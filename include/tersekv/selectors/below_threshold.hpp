@@ -24,7 +24,9 @@ struct BelowThreshold : SelectorBase {
                            Index /*column*/, Index merger_column) const {
     const auto eligible = [&](auto i) { return protection.allows(head, i, protection.recent); };
     scorer.prepare(team, head);
-    const auto leaves = [&](auto i) { return eligible(i) & (scorer.score(head, i) < threshold); };
+    const auto leaves = [&](auto i) {
+      return detail::both(eligible(i), scorer.score(head, i) < threshold);
+    };
     std::int32_t* victims = head.scratch().slots;
     Index found = 0;
     do {

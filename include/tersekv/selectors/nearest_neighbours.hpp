@@ -35,16 +35,19 @@ struct NearestNeighbours {
   template <class Team>
   TERSEKV_HD void introduce(Team& team, Index slot, std::int32_t* ties) const {
     const float* near = norms.similarities(team, head, slot);
-    const auto offered = [&](auto i) { return (Index{i} != slot) & eligible(i) & !is_new(i); };
+    const auto offered = [&](auto i) {
+      return both(both(Index{i} != slot, eligible(i)), !is_new(i));
+    };
     // Ties are few, and apart, so that the loop over all has no branch.
     const Index equals = team.collect(
-        head, head.length(), [&](auto i) { return offered(i) & (near[i] == similarity(i)); }, ties);
+        head, head.length(), [&](auto i) { return both(offered(i), near[i] == similarity(i)); },
+        ties);
     team.for_each(equals, [&](Index a) {
       const Index i = ties[a];
       if (!is_stale(i) && head.position(slot) < head.position(neighbour(i))) link(i) = name(slot);
     });
     team.for_each_entry(head, head.length(), [&](auto i) {
-      const bool nearer = offered(i) & (near[i] > similarity(i));
+      const bool nearer = both(offered(i), near[i] > similarity(i));
       link(i) = nearer ? name(slot) : link(i);
       similarity(i) = choose(nearer, near[i], similarity(i));
     });
@@ -97,7 +100,7 @@ struct NearestNeighbours {
   template <class Team>
   TERSEKV_HD void link_nearest(Team& team, Index slot, const float* near) const {
     const Index best = team.argmax(
-        head, head.length(), [&](auto i) { return (Index{i} != slot) & eligible(i); },
+        head, head.length(), [&](auto i) { return both(Index{i} != slot, eligible(i)); },
         [&](Index i) { return near[i]; });
     team.once([&] {
       similarity(slot) = best < 0 ? -2.0f : near[best];
