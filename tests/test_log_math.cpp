@@ -122,3 +122,18 @@ TEST_CASE("log_missing is what an average over few values lacks, and 0 over many
     }
   }
 }
+
+TEST_CASE("log_at_most is no more than the logarithm, and near it") {
+  Random random(37);
+  float low = 1, high = -1;
+  for (int i = 0; i < 200'000; ++i) {
+    const float x = std::exp(random.uniform(-80, 80));
+    const float exact = std::log(x), below = exact - tersekv::detail::log_at_most(x);
+    REQUIRE(below >= -1e-6f * (1 + std::fabs(exact)));
+    low = std::min(low, below);
+    high = std::max(high, below);
+  }
+  CHECK(low < 1e-3f);
+  CHECK(high > 0.055f);
+  CHECK(high < 0.06f);
+}

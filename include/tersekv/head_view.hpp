@@ -97,6 +97,8 @@ struct PageSlot {
   Index first = 0;                                               ///< the page's first slot
   Index in_page = 0;                                             ///< the slot within the page
   TERSEKV_HD operator Index() const { return first + in_page; }  // NOLINT: implicit by design
+  /// The slot `entries` on, in the same page.
+  TERSEKV_HD PageSlot plus(Index entries) const { return {page, first, in_page + entries}; }
 };
 
 /// One KV head's entries, to be read: a reference, cheap to copy, that gives floats whatever the

@@ -43,7 +43,11 @@ struct Observation {
 ///
 ///   template <class Head> float score(const Head& head, Index slot) const;   // higher = keep
 ///
-/// which only reads: it is also asked about a `HeadView`.
+/// which only reads: it is also asked about a `HeadView`. Where a score takes long, it may add
+///
+///   template <class Head> float least_score(const Head& head, Index slot) const;   // <= score
+///
+/// which selectors that look for one victim ask for first.
 struct ScorerBase {
   static constexpr Observes observes = Observes::nothing;  ///< what `observe` wants to see
   static constexpr bool needs_token_scores = false;        ///< `Chunk::token_scores`, in `append`
@@ -121,6 +125,12 @@ template <class S>
 inline constexpr bool inherits_observe = requires {
   requires std::same_as<decltype(&S::template observe<SerialTeam, AnyHead>),
                         decltype(&ScorerBase::observe<SerialTeam, AnyHead>)>;
+};
+
+/// Whether a scorer has a lower bound of its scores.
+template <class Scorer, class Head>
+concept BoundsScores = requires(const Scorer& scorer, const Head& head, Index slot) {
+  { scorer.least_score(head, slot) } -> std::convertible_to<float>;
 };
 
 }  // namespace detail

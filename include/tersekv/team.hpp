@@ -51,6 +51,17 @@ class SerialTeam {
     });
   }
 
+  /// f(first slot, count) for runs of at most kRunLength of the head's slots [0, n), within a page,
+  /// in any order: as for_each_entry, for bodies that go through a run more than once.
+  static constexpr Index kRunLength = 64;
+  template <class Head, class F>
+  TERSEKV_HD void for_each_run(const Head& head, Index n, F&& f) const {
+    for_each_page(head, n, [&](PageSlot slot, Index count) {
+      for (Index at = 0; at < count; at += kRunLength)
+        f(slot.plus(at), std::min(kRunLength, count - at));
+    });
+  }
+
   /// f() on one lane.
   template <class F>
   TERSEKV_HD void once(F&& f) const {
@@ -62,21 +73,13 @@ class SerialTeam {
   TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key,
                           Position&& position) const {
     // A block's keys first, in a loop without branches; then the few that can be the lowest.
-    constexpr float barred = std::numeric_limits<float>::max();
     alignas(64) float keys[kBlock];
     Index best = -1;
-    float best_key = barred;
+    float best_key = kBarred;
     for (Index first = 0; first < n; first += kBlock) {
       const Index size = std::min(Index{kBlock}, n - first);
-      for_each_run(head, first, size, n, [&](PageSlot slot, Index count) {
-        float* run = keys + (slot - first);
-        for (Index i = 0; i < count; ++i, ++slot.in_page) {
-          run[i] = detail::choose(eligible(slot), key(slot), barred);
-        }
-      });
-      for (Index i = size; i < padded_dim(size); ++i) keys[i] = barred;
-      const float low = lowest(keys, size);
-      if (low > best_key || low == barred) continue;
+      const float low = keys_of_block(head, first, size, n, eligible, key, keys);
+      if (low > best_key || low == kBarred) continue;
       for (Index from = 0; from < size; from += simd::kLanes) {
         if (!simd::any_equal(simd::load(keys + from), low)) continue;
         for (Index i = from; i < std::min(from + simd::kLanes, size); ++i) {
@@ -95,6 +98,38 @@ class SerialTeam {
   template <class Head, class Eligible, class Key>
   TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
     return argmin(head, n, eligible, key, [&](auto slot) { return head.position(slot); });
+  }
+
+  /// As argmin, for a key that takes long: asked for only where `least(slot)`, which is no higher,
+  /// leaves a chance. O(n) bounds, at most n + 1 keys.
+  template <class Head, class Eligible, class Least, class Key>
+  TERSEKV_HD Index argmin_bounded(const Head& head, Index n, Eligible&& eligible, Least&& least,
+                                  Key&& key) const {
+    alignas(64) float bounds[kBlock];
+    Index best = -1;
+    float best_key = kBarred;
+    const auto look_at = [&](Index slot) {
+      const float here = key(slot);
+      const bool level = here == best_key && best >= 0;
+      if (here < best_key || (level && head.position(slot) < head.position(best))) {
+        best = slot;
+        best_key = here;
+      }
+    };
+    for (Index first = 0; first < n; first += kBlock) {
+      const Index size = std::min(Index{kBlock}, n - first);
+      const float low = keys_of_block(head, first, size, n, eligible, least, bounds);
+      if (low > best_key || low == kBarred) continue;
+      // What is bounded lowest is mostly among the lowest, and spares the others.
+      if (best < 0) look_at(first + (std::find(bounds, bounds + size, low) - bounds));
+      for (Index from = 0; from < size; from += simd::kLanes) {
+        if (simd::min(simd::load(bounds + from)) > best_key) continue;
+        for (Index i = from; i < std::min(from + simd::kLanes, size); ++i) {
+          if (bounds[i] <= best_key && bounds[i] != kBarred) look_at(first + i);
+        }
+      }
+    }
+    return best >= 0 ? best : argmin(head, n, eligible, key);
   }
 
   /// The slot with the highest `key`; otherwise as argmin.
@@ -181,6 +216,7 @@ class SerialTeam {
 
  private:
   static constexpr Index kBlock = 1024;  // entries whose keys are looked at together
+  static constexpr float kBarred = std::numeric_limits<float>::max();  // key of the ineligible
   /// Heads of so many entries are no longer in the second-level cache when the policy comes to
   /// them.
   static constexpr Index kFarEntries = 2048;
@@ -188,12 +224,12 @@ class SerialTeam {
   /// f(first slot, how many) for the pages that hold slots [0, n).
   template <class Head, class F>
   static void for_each_page(const Head& head, Index n, F&& f) {
-    for_each_run(head, 0, n, n, f);
+    for_each_part(head, 0, n, n, f);
   }
   /// f(first slot, how many) for the parts of pages that hold the `size` slots from `first` on, of
   /// n that will be asked for. Asks ahead for columns.
   template <class Head, class F>
-  static void for_each_run(const Head& head, Index first, Index size, Index n, F&& f) {
+  static void for_each_part(const Head& head, Index first, Index size, Index n, F&& f) {
     const Index page = head.page_size();
     Index index = first / page, skip = first % page;
     for (Index left = size; left > 0; ++index, skip = 0) {
@@ -207,6 +243,19 @@ class SerialTeam {
     }
   }
 
+  /// keys[i] of slot first + i, for `size` slots of n; returns the lowest.
+  template <class Head, class Eligible, class Key>
+  static float keys_of_block(const Head& head, Index first, Index size, Index n, Eligible& eligible,
+                             Key& key, float* keys) {
+    for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {
+      float* run = keys + (slot - first);
+      for (Index i = 0; i < count; ++i, ++slot.in_page) {
+        run[i] = detail::choose(eligible(slot), key(slot), kBarred);
+      }
+    });
+    for (Index i = size; i < padded_dim(size); ++i) keys[i] = kBarred;
+    return lowest(keys, size);
+  }
   /// Of keys[0, padded_dim(n)).
   static float lowest(const float* keys, Index n) {
     simd::Floats low = simd::load(keys);

@@ -44,6 +44,14 @@ class ThreadTeam {
     for_each(n, f);
   }
 
+  static constexpr Index kRunLength = 1;
+  template <class Head, class F>
+  void for_each_run(const Head& head, Index n, F&& f) const {
+    for_each(n, [&](Index i) {
+      f(head.page_slot(i / head.page_size()).plus(i % head.page_size()), Index{1});
+    });
+  }
+
   template <class F>
   void once(F&& f) const {
     wait();
@@ -69,6 +77,11 @@ class ThreadTeam {
   template <class Head, class Eligible, class Key>
   Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
     return argmin(head, n, eligible, key, [&](Index i) { return head.position(i); });
+  }
+
+  template <class Head, class Eligible, class Least, class Key>
+  Index argmin_bounded(const Head& head, Index n, Eligible&& eligible, Least&&, Key&& key) const {
+    return argmin(head, n, eligible, key);
   }
 
   template <class Head, class Eligible, class Key, class... Position>

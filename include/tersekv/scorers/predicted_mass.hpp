@@ -6,6 +6,7 @@
 
 #include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
+#include "tersekv/scorers/mass_bounds.hpp"
 
 namespace tersekv {
 
@@ -19,6 +20,9 @@ namespace tersekv {
 ///
 ///   m_i = w_i sum_g S^_gi / Z_g,   Z_g = exp(lse_g) of the latest query
 ///
+/// worked out where it is asked for. `prepare` leaves a lower bound with every entry, so that few
+/// are asked when the lowest is looked for.
+///
 /// O(group_size n) per query. Memory: group_size + 2 numbers per entry.
 struct PredictedMass : ScorerBase {
   static constexpr Observes observes = Observes::logits;
@@ -30,7 +34,7 @@ struct PredictedMass : ScorerBase {
     detail::require_between("decay", decay, 1e-6f, 0.9999f);
     detail::require_count("window", window, 1);
   }
-  /// ln S per query head, then m, then the cached ln mass.
+  /// ln S per query head, then m, then the lower bound of ln mass.
   TERSEKV_HD Index statistics(const Shape& shape) const { return shape.group_size + 2; }
   /// lse per query head of the latest query, then the group's mean query.
   Index registers(const Shape& shape) const { return shape.group_size + shape.head_dim; }
@@ -40,15 +44,18 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     const Index group = head.shape().group_size, dim = head.head_dim();
     const float log_decay = std::log(decay), log_gain = std::log1p(-decay);
-    for (Index g = 0; g < group; ++g) {
-      const float* logits = row.logits + g * row.logit_stride;
-      team.for_each_entry(head, row.visible, [&](auto i) {
-        const float now = log_gain + logits[i], average = head.stat(g, i);
-        const float both = detail::log_add(log_decay + average, now);
-        head.stat(g, i) = detail::choose(head.int_stat(group, i) == 0, now, both);
-      });
-    }
-    team.for_each_entry(head, row.visible, [&](auto i) { head.int_stat(group, i) += 1; });
+    team.for_each_run(head, row.visible, [&](PageSlot first, Index count) {
+      for (Index g = 0; g < group; ++g) {
+        const float* logits = row.logits + g * row.logit_stride + first;
+        for (Index i = 0; i < count; ++i) {
+          const PageSlot slot = first.plus(i);
+          const float now = log_gain + logits[i], average = head.stat(g, slot);
+          const float both = detail::log_add(log_decay + average, now);
+          head.stat(g, slot) = detail::choose(head.int_stat(group, slot) == 0, now, both);
+        }
+      }
+      for (Index i = 0; i < count; ++i) head.int_stat(group, first.plus(i)) += 1;
+    });
     team.for_each(group, [&](Index g) { head.reg(g) = row.lse[g]; });
     team.for_each(dim, [&](Index j) {
       float sum = 0;
@@ -58,35 +65,30 @@ struct PredictedMass : ScorerBase {
   }
   template <class Team, class Head>
   TERSEKV_HD void prepare(Team& team, const Head& head) const {
-    const Index group = head.shape().group_size;
-    const float log_decay = std::log(decay);
-    const std::int32_t full = detail::queries_until_full(log_decay);
-    const auto mass = [&](auto i) -> float& { return head.stat(group + 1, i); };
-    const float first_lse = head.reg(0);
-    team.for_each_entry(head, head.length(),
-                        [&](auto i) { mass(i) = head.stat(0, i) - first_lse; });
-    for (Index g = 1; g < group; ++g) {
-      const float lse = head.reg(g);
-      team.for_each_entry(head, head.length(), [&](auto i) {
-        mass(i) = detail::log_add(mass(i), head.stat(g, i) - lse);
-      });
-    }
-    team.for_each_entry(head, head.length(), [&](auto i) {
-      mass(i) -= detail::log_missing(log_decay, head.int_stat(group, i), full);
-    });
-    if (!head.has_weights()) return;
-    team.for_each_entry(head, head.length(),
-                        [&](auto i) { mass(i) += detail::log_of(head.weight(i)); });
+    detail::bound_masses(team, head, std::log(decay));
   }
   template <class Head, class Slot>
   TERSEKV_HD float score(const Head& head, Slot slot) const {
     return log_mass(head, slot);
   }
+  /// A lower bound of `score`, as of the last `prepare`.
+  template <class Head, class Slot>
+  TERSEKV_HD float least_score(const Head& head, Slot slot) const {
+    return head.stat(head.shape().group_size + 1, slot);
+  }
 
-  /// ln of the predicted mass of the group, as of the last `prepare`.
+  /// ln of the predicted mass of the group.
   template <class Head, class Slot>
   TERSEKV_HD float log_mass(const Head& head, Slot slot) const {
-    return head.stat(head.shape().group_size + 1, slot);
+    const Index group = head.shape().group_size;
+    const auto of_head = [&](Index g) { return head.stat(g, slot) - head.reg(g); };
+    float highest = of_head(0), sum = 0;
+    for (Index g = 1; g < group; ++g) highest = of_head(g) > highest ? of_head(g) : highest;
+    for (Index g = 0; g < group; ++g) sum += detail::exp_of_negative(of_head(g) - highest);
+    const float log_decay = std::log(decay);
+    const float missing = detail::log_missing(log_decay, head.int_stat(group, slot),
+                                              detail::queries_until_full(log_decay));
+    return highest + detail::log_of(sum) - missing + detail::log_of(head.weight(slot));
   }
   /// ln S^ for query head g of the group.
   template <class Head>
@@ -114,8 +116,9 @@ struct PredictedMass : ScorerBase {
           detail::log_add(log_victim + log_score(head, victim, g), log_target + before);
       head.stat(g, target) += both - log_total - before;
     }
-    float& mass = head.stat(head.shape().group_size + 1, target);
-    mass = detail::log_add(mass, log_mass(head, victim));
+    // Both leave their mass to the target: the higher bound is one of it, too.
+    float& least = head.stat(head.shape().group_size + 1, target);
+    least = std::max(least, least_score(head, victim));
   }
 };
 

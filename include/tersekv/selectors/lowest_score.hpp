@@ -41,7 +41,14 @@ struct LowestScore : SelectorBase {
     std::int32_t* victims = head.scratch().slots;
     const Index at_once = Merger::changes_scores ? 1 : excess;
     for (Index left = excess; left > 0; left -= at_once) {
-      team.smallest(at_once, head, head.length(), eligible, score, victims);
+      if constexpr (Merger::changes_scores && detail::BoundsScores<Scorer, Head>) {
+        const Index victim = team.argmin_bounded(
+            head, head.length(), eligible, [&](auto i) { return scorer.least_score(head, i); },
+            score);
+        team.once([&] { victims[0] = static_cast<std::int32_t>(victim); });
+      } else {
+        team.smallest(at_once, head, head.length(), eligible, score, victims);
+      }
       const Index leaving =
           merger.retire(team, head, scorer, victims, at_once, eligible, merger_column);
       remove_entries(team, head, victims, leaving);

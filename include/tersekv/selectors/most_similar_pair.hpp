@@ -26,12 +26,12 @@ struct MostSimilarPair : SelectorBase {
   TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
                            Index column, Index merger_column) const {
     if (head.length() <= head.budget()) return;
-    scorer.prepare(team, head);
     const detail::NearestNeighbours<Head> near{head, merger.norms(merger_column), column,
                                                protection, protection.recent_of(head.budget())};
     std::int32_t* list = head.scratch().slots;
     const Index fresh = team.collect(
-        head, head.length(), [&](auto i) { return near.eligible(i) & near.is_new(i); }, list);
+        head, head.length(), [&](auto i) { return detail::both(near.eligible(i), near.is_new(i)); },
+        list);
     for (Index a = 0; a < fresh; ++a) near.introduce(team, list[a], list + fresh);
     while (head.length() > head.budget()) {
       const Index one = near.closest(team);

@@ -64,6 +64,11 @@ class BlockTeam {
     }
     barrier();
   }
+  static constexpr Index kRunLength = 1;
+  template <class Head, class F>
+  TERSEKV_HD void for_each_run(const Head& head, Index n, F&& f) const {
+    for_each_entry(head, n, [&](PageSlot slot) { f(slot, Index{1}); });
+  }
   template <class F>
   TERSEKV_HD void once(F&& f) const {
     barrier();
@@ -87,6 +92,20 @@ class BlockTeam {
   template <class Head, class Eligible, class Key>
   TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
     return argmin(head, n, eligible, key, [&](auto slot) { return head.position(slot); });
+  }
+  template <class Head, class Eligible, class Least, class Key>
+  TERSEKV_HD Index argmin_bounded(const Head& head, Index n, Eligible&& eligible, Least&& least,
+                                  Key&& key) const {
+    barrier();
+    Best mine;
+    const Index page = head.page_size();
+    for (Index i = lane(); i < n; i += lanes()) {
+      PageSlot slot = head.page_slot(i / page);
+      slot.in_page = i % page;
+      if (!eligible(slot) || (mine.slot >= 0 && least(slot) > mine.key)) continue;
+      mine = Better()(mine, Best{i, head.position(slot), key(slot)});
+    }
+    return team_reduce(mine, Better()).slot;
   }
   template <class Head, class Eligible, class Key, class... Position>
   TERSEKV_HD Index argmax(const Head& head, Index n, Eligible&& eligible, Key&& key,
