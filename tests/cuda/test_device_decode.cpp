@@ -74,9 +74,10 @@ TEST_CASE("device: steps in attention's epilogue and by teams of blocks are the 
   on_device::require_device();
   check<Half>(H2O{}, 1, 3);
   check<Half>(ZSMerge{}, 2, 1);
+  check<BFloat16>(MorphKV{}, 8, 3);
+  if (support::kThreadSanitizer) return;  // nothing that blocks share is new below
   check<Half>(StreamingLLM{}, 3, 3);
   check<BFloat16>(WeightedKV{}, 4, 1);
-  check<BFloat16>(MorphKV{}, 8, 3);
 }
 
 TEST_CASE("device: pages of a threshold's victims come back from attention's epilogue") {
