@@ -57,8 +57,9 @@ class SerialTeam {
   template <class Head, class F>
   TERSEKV_HD void for_each_run(const Head& head, Index n, F&& f) const {
     for_each_page(head, n, [&](PageSlot slot, Index count) {
-      for (Index at = 0; at < count; at += kRunLength)
-        f(slot.plus(at), std::min(kRunLength, count - at));
+      for (Index at = 0; at < count; at += kRunLength) {
+        f(slot.plus(at), std::min(Index{kRunLength}, count - at));
+      }
     });
   }
 

@@ -9,13 +9,12 @@
 
 namespace tersekv::detail {
 
-/// Into the last of PredictedMass's statistics a lower bound of the predicted ln mass, without its
-/// logarithms: with a_g = ln S_g - lse_g,
+/// Into the last of PredictedMass's statistics a lower bound of the predicted ln mass, without the
+/// exponentials and logarithms of its sum: with a_g = ln S_g - lse_g,
 ///
 ///   ln sum_g exp(a_g) >= max(max_g a_g, mean_g a_g + ln group_size)   (the latter by Jensen)
 ///
-/// and what the averages lack as for the entry of the run that has seen the most queries. Where
-/// heads agree, and most entries have seen as many, little is left out. O(group_size n).
+/// Where heads agree, or one of them has all the mass, little is left out. O(group_size n).
 template <class Team, class Head>
 TERSEKV_HD void bound_masses(Team& team, const Head& head, float log_decay) {
   const Index group = head.shape().group_size;
@@ -34,18 +33,14 @@ TERSEKV_HD void bound_masses(Team& team, const Head& head, float log_decay) {
         sum[i] += here;
       }
     }
-    std::int32_t fewest = full, latest = 0;
-    for (Index i = 0; i < count; ++i) {
-      const std::int32_t queries = head.int_stat(group, first.plus(i));
-      fewest = queries < fewest ? queries : fewest;
-      latest = queries > latest ? queries : latest;
-    }
-    // An entry that has seen none lacks nothing.
-    const float missing = fewest > 0 ? log_missing(log_decay, latest, full) : 0.0f;
     for (Index i = 0; i < count; ++i) {
       const float mean = sum[i] * (1.0f / heads) + log_heads;
       const float high = mean > most[i] ? mean : most[i];
-      bound(first.plus(i)) = high - missing - (1e-5f + 2e-6f * std::fabs(high));  // rounding
+      bound(first.plus(i)) = high - (1e-5f + 2e-6f * std::fabs(high));  // rounding
+    }
+    for (Index i = 0; i < count; ++i) {
+      const PageSlot slot = first.plus(i);
+      bound(slot) -= log_missing(log_decay, head.int_stat(group, slot), full);
     }
     if (!head.has_weights()) return;
     for (Index i = 0; i < count; ++i) {

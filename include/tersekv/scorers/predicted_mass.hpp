@@ -117,8 +117,8 @@ struct PredictedMass : ScorerBase {
       head.stat(g, target) += both - log_total - before;
     }
     // Both leave their mass to the target: the higher bound is one of it, too.
-    float& least = head.stat(head.shape().group_size + 1, target);
-    least = std::max(least, least_score(head, victim));
+    const float mine = least_score(head, target), other = least_score(head, victim);
+    head.stat(head.shape().group_size + 1, target) = other > mine ? other : mine;
   }
 };
 
