@@ -7,6 +7,7 @@
 #include "cuda/runtime_under_test.hpp"
 #include "given_weights.hpp"
 #include "support/random.hpp"
+#include "support/sanitized.hpp"
 
 // Attention on the device against the CPU's, entry by entry: outputs, lse and attention, for every
 // body that the launcher may choose.
@@ -134,6 +135,8 @@ constexpr Tolerance kFloat{2e-5, 2e-6, 5e-4};
 // The 16-bit rounding of an output of up to 4, or of its probabilities.
 constexpr Tolerance kHalf{5e-3, 2e-5, 2e-3}, kBFloat16{4e-2, 2e-5, 2e-3};
 
+/// Random settings of each kind of storage.
+constexpr int kSettings = support::kThreadSanitizer ? 3 : 8;
 const std::vector<Index> kLengths{1, 2, 63, 64, 65, 130, 200};
 const std::vector<GroupReduce> kReductions{GroupReduce::sum, GroupReduce::mean, GroupReduce::max};
 
@@ -156,7 +159,7 @@ Setting random_setting(Random& random, const std::vector<Index>& dims,
 TEST_CASE("device: attention on ordinary cores agrees with the CPU, float", "[small]") {
   on_device::require_device();
   Random random(1);
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < 3 * kSettings; ++i) {
     compare<float, float, float, FloatDims>(
         random_setting(random, list(FloatDims{}), {1, 2, 3, 4, 7, 8, 16}), random, kFloat);
   }
@@ -165,7 +168,7 @@ TEST_CASE("device: attention on ordinary cores agrees with the CPU, float", "[sm
 TEST_CASE("device: attention on ordinary cores agrees with the CPU, 16 bits and mixed") {
   on_device::require_device();
   Random random(2);
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kSettings; ++i) {
     compare<Half, Half, Half, HalfDims>(random_setting(random, list(HalfDims{}), {1, 2, 3}), random,
                                         kHalf);
     compare<BFloat16, Half, float, MixedDims>(
@@ -178,7 +181,7 @@ TEST_CASE("device: attention on ordinary cores agrees with the CPU, 16 bits and 
 TEST_CASE("device: attention on tensor cores agrees with the CPU", "[small]") {
   on_device::require_device();
   Random random(3);
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kSettings; ++i) {
     const std::vector<Index> groups{4, 5, 7, 8, 16};
     compare<Half, Half, Half, HalfDims>(random_setting(random, list(HalfDims{}), groups), random,
                                         kHalf);
