@@ -90,11 +90,7 @@ class SerialTeam {
         }
       }
     }
-    if (best >= 0) return best;
-    for (Index i = 0; i < n; ++i) {  // nobody, or only keys as high as a float goes
-      if (eligible(i) && (best < 0 || position(i) < position(best))) best = i;
-    }
-    return best;
+    return best >= 0 ? best : eldest(n, eligible, position);
   }
   template <class Head, class Eligible, class Key>
   TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
@@ -130,7 +126,7 @@ class SerialTeam {
         }
       }
     }
-    return best >= 0 ? best : argmin(head, n, eligible, key);
+    return best >= 0 ? best : eldest(n, eligible, [&](Index slot) { return head.position(slot); });
   }
 
   /// The slot with the highest `key`; otherwise as argmin.
@@ -244,6 +240,15 @@ class SerialTeam {
     }
   }
 
+  /// The eligible slot with the lowest position, or -1: where no key is below what bars.
+  template <class Eligible, class Position>
+  static Index eldest(Index n, Eligible& eligible, Position&& position) {
+    Index best = -1;
+    for (Index i = 0; i < n; ++i) {
+      if (eligible(i) && (best < 0 || position(i) < position(best))) best = i;
+    }
+    return best;
+  }
   /// keys[i] of slot first + i, for `size` slots of n; returns the lowest.
   template <class Head, class Eligible, class Key>
   static float keys_of_block(const Head& head, Index first, Index size, Index n, Eligible& eligible,
