@@ -38,7 +38,6 @@ struct SharedBuffers {
 /// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows.
 struct AttentionBuffers {
   float* tile = nullptr;     ///< [rows, tile_entries]
-  float* bias = nullptr;     ///< [tile_entries]
   float* sums = nullptr;     ///< [2, AttentionSums::floats(rows, padded_dim(head_dim))]
   float* softmax = nullptr;  ///< [RunningSoftmax::floats(rows)]
   // For keys and values of one byte:
@@ -145,6 +144,7 @@ class AttentionPass {
     softmax_.finish();
   }
 
+  Index last_page() const { return (request_.visible - 1) / head_.page_size(); }
   Index seen(Index row) const { return request_.visible - (request_.tokens - 1 - row / group_); }
   /// Logits of row r in the tile that starts at `start`, and the rows' stride.
   float* row_of(Index r, Index start) const {
@@ -161,6 +161,9 @@ class AttentionPass {
                             ? keys
                             : reinterpret_cast<const Key*>(head_.value_page(index)) + first;
     float* out = row_of(blind, start);
+    if (request_.visible >= kFarEntries && start % page == 0 && index < last_page()) {
+      head_.ask_for_scales(index + 1);
+    }
     if constexpr (Codec<Key>::scaled) {
       byte_key_tile(keys, ahead, page, dim_, vectors, byte_queries_.from(blind), rows_ - blind,
                     head_.key_scale_page(index) + start % page, false, out, row_stride());
@@ -175,17 +178,25 @@ class AttentionPass {
       }
     }
     if (request_.alpha == 0.0f || !head_.has_weights()) return;
-    const float* weights = head_.weight_page(start / page) + start % page;
-    int merged = 0;  // most pages hold tokens as they came
-    for (Index i = 0; i < entries; ++i) merged |= weights[i] != 1.0f ? 1 : 0;
-    if (merged == 0) return;
-    // Locals: what a store to `bias` might change would have to be read again each time.
+    add_bias(head_.weight_page(index) + start % page, vectors * simd::kLanes, out, rows_ - blind);
+  }
+
+  /// alpha ln w, in whole vectors: what lies beyond the entries has some weight or other, and
+  /// logits that nobody reads.
+  void add_bias(const float* weights, Index entries, float* rows, Index num_rows) {
+    simd::Ints merged = {};  // most pages hold tokens as they came
+    for (Index i = 0; i < entries; i += simd::kLanes) {
+      merged |= simd::load(weights + i) != simd::broadcast(1.0f);
+    }
+    if (!simd::any(merged)) return;
+    // Locals: what a store to `rows` might change would have to be read again each time.
     const float alpha = request_.alpha;
-    float* bias = buffers_.bias;
-    for (Index i = 0; i < entries; ++i) bias[i] = alpha * log_of(weights[i]);
-    for (Index r = blind; r < rows_; ++r) {
-      float* row = row_of(r, start);
-      for (Index i = 0; i < entries; ++i) row[i] += bias[i];
+    const Index stride = row_stride();
+    for (Index i = 0; i < entries; i += simd::kLanes) {
+      const simd::Floats bias = alpha * simd::log(simd::load(weights + i));
+      for (float* row = rows + i; row < rows + i + num_rows * stride; row += stride) {
+        simd::store(row, simd::load(row) + bias);
+      }
     }
   }
 
@@ -205,7 +216,7 @@ class AttentionPass {
 
   void values(Index start, Index entries, Index blind) {
     const Index page = head_.page_size(), index = start / page;
-    const bool more = start / page < (request_.visible - 1) / page;
+    const bool more = index < last_page();
     const auto* values = head_.value_page(index) + start % page * dim_;
     const auto* ahead = values;
     if (more) {

@@ -64,6 +64,11 @@ struct PageLayout {
   TERSEKV_HD Index column_bytes() const { return page_bytes - weights_at; }
 };
 
+namespace detail {
+/// Heads of so many entries are no longer in the second-level cache when their turn comes.
+inline constexpr Index kFarEntries = 2048;
+}  // namespace detail
+
 /// What a head knows of itself; the numbers of live entries and of tokens seen differ by what the
 /// policy evicted and merged.
 struct HeadState {
@@ -192,6 +197,16 @@ class HeadView {
     for (Index i = layout_->weights_at; i < layout_->page_bytes; i += 64) {
       __builtin_prefetch(page + i, 0, 2);
     }
+  }
+  /// Asks for what is wanted of page `index` before its turn comes in memory: scales and weights.
+  void ask_for_scales(Index index) const {
+    const std::byte* page = pages_[index];
+    const auto ask = [&](Index from, Index to) {
+      for (Index i = from; i < to; i += 64) __builtin_prefetch(page + i, 0, 3);
+    };
+    if constexpr (Codec<KeyCodec>::scaled) ask(layout_->key_scales_at, layout_->values_at);
+    if constexpr (Codec<ValueCodec>::scaled) ask(layout_->value_scales_at, layout_->weights_at);
+    if (layout_->has_weights) ask(layout_->weights_at, layout_->positions_at);
   }
   /// Between the values of page `index` and the keys of the next, for who reads all pages in order:
   /// reads what lies between where that is little, and keeps the processor's own prefetching going;

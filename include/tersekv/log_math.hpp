@@ -49,25 +49,34 @@ TERSEKV_HD inline float exp_of_negative(float x) {
   return exp_in_range(bit_copy<float>(bits < least ? bits : least));
 }
 
+/// ln x as n ln 2 + rest, of a normal x > 0 with these bits: a float's, or a vector's of floats.
+template <class Float, class Int>
+struct SplitLog {
+  Int n;
+  Float rest;
+  TERSEKV_HD static SplitLog of(Int bits) {
+    // x = 2^n (1 + z) with 1 + z in [sqrt(1/2), sqrt(2)), and ln(1 + z) = z - z^2/2 + z^3 P(z), P
+    // fitted to a relative error of 6e-9. No division: -ffast-math replaces one by an estimate in
+    // vectors only, and what is in a vector depends on where the numbers lie.
+    const Int n = (bits - 0x3f3504f3) >> 23;
+    const Float z = bit_copy<Float>(bits - (n << 23)) - 1.0f;
+    Float p = z * -0.076343894f + 0.12761538f;
+    p = p * z - 0.13160203f;
+    p = p * z + 0.14201765f;
+    p = p * z - 0.16623355f;
+    p = p * z + 0.20001227f;
+    p = p * z - 0.25000823f;
+    p = p * z + 0.33333331f;
+    // One product to an addition: of two, scalar and vector code might fuse either with it.
+    return {n, z * z * (p * z - 0.5f) + z};
+  }
+};
+
 /// ln x for a normal x > 0, error below 2e-7 |ln x| + 1e-7.
 TERSEKV_HD inline float log_of(float x) {
   one_by_one();
-  // x = 2^n (1 + z) with 1 + z in [sqrt(1/2), sqrt(2)), and ln(1 + z) = z - z^2/2 + z^3 P(z), P
-  // fitted to a relative error of 6e-9. No division: -ffast-math replaces one by an estimate in
-  // vectors only, and what is in a vector depends on where the numbers lie.
-  const auto bits = bit_copy<std::int32_t>(x);
-  const std::int32_t n = (bits - 0x3f3504f3) >> 23;
-  const float z = bit_copy<float>(bits - (n << 23)) - 1.0f;
-  float p = z * -0.076343894f + 0.12761538f;
-  p = p * z - 0.13160203f;
-  p = p * z + 0.14201765f;
-  p = p * z - 0.16623355f;
-  p = p * z + 0.20001227f;
-  p = p * z - 0.25000823f;
-  p = p * z + 0.33333331f;
-  // One product to an addition: of two, scalar and vector code might fuse either with it.
-  const float most = z * z * (p * z - 0.5f) + z;
-  return static_cast<float>(n) * 0.693147181f + most;
+  const auto split = SplitLog<float, std::int32_t>::of(bit_copy<std::int32_t>(x));
+  return static_cast<float>(split.n) * 0.693147181f + split.rest;
 }
 
 /// No more than ln x for a normal x > 0, by 0.06 at most and the rounding: a chord of the logarithm

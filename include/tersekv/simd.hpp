@@ -309,6 +309,17 @@ inline bool any_above(Floats v, float x) {
 #endif
 }
 
+/// Whether any lane is not 0.
+inline bool any(Ints v) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask(std::bit_cast<__m512i>(v), std::bit_cast<__m512i>(v)) != 0;
+#else
+  int some = 0;
+  for (int i = 0; i < kLanes; ++i) some |= v[i];
+  return some != 0;
+#endif
+}
+
 /// Whether any lane of v is x.
 inline bool any_equal(Floats v, float x) {
 #if defined(__AVX512F__)
@@ -343,6 +354,12 @@ inline Floats exp_over(Floats x, Floats k) {
   p = p * r + 1.0f;
   const Ints shift = __builtin_convertvector(max(n - k, broadcast(-125.0f)), Ints);
   return std::bit_cast<Floats>(std::bit_cast<Ints>(p) + (shift << 23));
+}
+
+/// ln x for normal x > 0, as detail::log_of; of any other bits, some number.
+inline Floats log(Floats x) {
+  const auto split = detail::SplitLog<Floats, Ints>::of(std::bit_cast<Ints>(x));
+  return __builtin_convertvector(split.n, Floats) * 0.693147181f + split.rest;
 }
 
 /// 2^k for whole k <= 127; what is below 2^-125 is 2^-125.

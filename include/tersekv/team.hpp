@@ -214,9 +214,6 @@ class SerialTeam {
  private:
   static constexpr Index kBlock = 1024;  // entries whose keys are looked at together
   static constexpr float kBarred = std::numeric_limits<float>::max();  // key of the ineligible
-  /// Heads of so many entries are no longer in the second-level cache when the policy comes to
-  /// them.
-  static constexpr Index kFarEntries = 2048;
 
   /// f(first slot, how many) for the pages that hold slots [0, n).
   template <class Head, class F>
@@ -231,7 +228,7 @@ class SerialTeam {
     Index index = first / page, skip = first % page;
     for (Index left = size; left > 0; ++index, skip = 0) {
       // Columns are short and far apart: where there are many, the processor does not guess them.
-      if (n >= kFarEntries && (index + 4) * page < n) head.ask_for_columns(index + 4);
+      if (n >= detail::kFarEntries && (index + 4) * page < n) head.ask_for_columns(index + 4);
       PageSlot slot = head.page_slot(index);
       slot.in_page = skip;
       const Index count = std::min(page - skip, left);

@@ -20,12 +20,11 @@ struct WorkspaceForm {
   Index page_size = 0;
   Shape shape;
   Observes observes = Observes::nothing;
-  bool has_weights = false;
   bool has_bytes = false;  ///< keys or values are of a scaled codec
 
   template <class PolicyType, class KeyCodec, class ValueCodec>
   static WorkspaceForm of(Index page_size, const Shape& shape) {
-    return {page_size, shape, PolicyType::observes, PolicyType::uses_weights,
+    return {page_size, shape, PolicyType::observes,
             Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled};
   }
   Index whole_pages(Index entries) const {
@@ -57,7 +56,6 @@ struct WorkerBuffers {
     const Index group = form.shape.group_size, dim = form.shape.head_dim;
     const Index rows = tokens_at_once(group) * group, tile = tile_entries(form.page_size);
     attention.tile = take(rows * tile);
-    attention.bias = take(tile, form.has_weights);
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
     attention.softmax = take(RunningSoftmax::floats(rows));
     attention.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
