@@ -6,15 +6,17 @@
 #include "support/compare.hpp"
 #include "support/random.hpp"
 #include "tersekv/log_math.hpp"
+#include "tersekv/simd.hpp"
 
 // The exponentials and logarithms of KeepKV's scores against double precision, with bounds on both
 // sides: errors too small would mean that nothing was compared.
 
 using support::Random;
+namespace simd = tersekv::simd;
 
 namespace {
 
-/// The largest |got - want| / size over many arguments.
+/// The largest |got - want| / size over many arguments, of numbers and of vectors.
 template <class Argument, class Got, class Want, class Size>
 double largest(Argument&& argument, Got&& got, Want&& want, Size&& size) {
   Random random(31);
@@ -22,9 +24,12 @@ double largest(Argument&& argument, Got&& got, Want&& want, Size&& size) {
   for (int i = 0; i < 200'000; ++i) {
     const float x = argument(random, i);
     const double reference = want(static_cast<double>(x));
-    const double error = std::fabs(static_cast<double>(got(x)) - reference);
-    REQUIRE(support::is_finite(error));
-    worst = std::max(worst, error / size(reference));
+    const simd::Floats in_vector = got(simd::broadcast(x));
+    for (const float result : {got(x), in_vector[0], in_vector[simd::kLanes - 1]}) {
+      const double error = std::fabs(static_cast<double>(result) - reference);
+      REQUIRE(support::is_finite(error));
+      worst = std::max(worst, error / size(reference));
+    }
   }
   return worst;
 }
@@ -38,7 +43,8 @@ TEST_CASE("exp_of_negative is exp of the negative magnitude") {
       [](Random& random, int i) {
         return i % 2 == 0 ? random.uniform(-87, 0) : random.uniform(-1, 0);
       },
-      tersekv::detail::exp_of_negative, [](double x) { return std::exp(x); },
+      [](auto x) { return tersekv::detail::exp_of_negative(x); },
+      [](double x) { return std::exp(x); },
       [](double exponential) { return exponential * (3e-7 - 6e-8 * std::log(exponential)); });
   CHECK(worst < 1);
   CHECK(worst > 0.1);
@@ -59,7 +65,8 @@ TEST_CASE("log_of is the natural logarithm of normal numbers") {
                    ? std::ldexp(random.uniform(1, 2), static_cast<int>(random.integer(-126, 127)))
                    : random.uniform(0.5f, 2);
       },
-      tersekv::detail::log_of, [](double x) { return std::log(x); }, size);
+      [](auto x) { return tersekv::detail::log_of(x); }, [](double x) { return std::log(x); },
+      size);
   CHECK(worst < 1);
   CHECK(worst > 0.1);
   CHECK(tersekv::detail::log_of(1.0f) == 0.0f);  // a weight of one leaves a logit as it is
@@ -74,7 +81,8 @@ TEST_CASE("one_minus_exp does not cancel near 0") {
       [](Random& random, int i) {
         return i % 2 == 0 ? random.uniform(-20, 0) : -std::ldexp(random.uniform(1, 2), -1 - i % 60);
       },
-      tersekv::detail::one_minus_exp, [](double x) { return -std::expm1(x); }, magnitude);
+      [](auto x) { return tersekv::detail::one_minus_exp(x); },
+      [](double x) { return -std::expm1(x); }, magnitude);
   CHECK(worst < 4e-7);
   CHECK(worst > 2e-8);
 }
@@ -84,7 +92,8 @@ TEST_CASE("log_one_plus is the logarithm of one and a share") {
       [](Random& random, int i) {
         return i % 2 == 0 ? random.uniform(0, 1) : std::ldexp(random.uniform(1, 2), -1 - i % 60);
       },
-      tersekv::detail::log_one_plus, [](double x) { return std::log1p(x); }, magnitude);
+      [](auto x) { return tersekv::detail::log_one_plus(x); },
+      [](double x) { return std::log1p(x); }, magnitude);
   CHECK(worst < 2.5e-7);
   CHECK(worst > 2e-8);
   CHECK(tersekv::detail::log_one_plus(0.0f) == 0.0f);
@@ -98,8 +107,11 @@ TEST_CASE("log_add adds masses whatever their sizes") {
     const float b = i % 2 == 0 ? random.uniform(-200, 200) : a + random.uniform(-20, 20);
     const double high = std::max(a, b), low = std::min(a, b);
     const double want = high + std::log1p(std::exp(low - high));
-    const double error = std::fabs(static_cast<double>(tersekv::detail::log_add(a, b)) - want);
-    worst = std::max(worst, error - 6.1e-8 * std::fabs(want));
+    const simd::Floats in_vector = tersekv::detail::log_add(simd::broadcast(a), simd::broadcast(b));
+    for (const float result : {tersekv::detail::log_add(a, b), in_vector[0]}) {
+      const double error = std::fabs(static_cast<double>(result) - want);
+      worst = std::max(worst, error - 6.1e-8 * std::fabs(want));
+    }
     REQUIRE(tersekv::detail::log_add(a, b) == tersekv::detail::log_add(b, a));
   }
   CHECK(worst < 4e-7);
@@ -119,7 +131,11 @@ TEST_CASE("log_missing is what an average over few values lacks, and 0 over many
       const double want = std::log(-std::expm1(static_cast<double>(queries) * log_decay));
       CHECK(
           support::close(tersekv::detail::log_missing(log_decay, queries, full), want, 1e-6, 5e-7));
+      const auto in_vector =
+          tersekv::detail::log_missing<simd::Floats>(log_decay, simd::Ints{} + queries, full);
+      CHECK(support::close(in_vector[1], want, 1e-6, 5e-7));
     }
+    CHECK(tersekv::detail::log_missing<simd::Floats>(log_decay, simd::Ints{}, full)[1] == 0.0f);
   }
 }
 
@@ -129,6 +145,7 @@ TEST_CASE("log_at_most is no more than the logarithm, and near it") {
   for (int i = 0; i < 200'000; ++i) {
     const float x = std::exp(random.uniform(-80, 80));
     const float exact = std::log(x), below = exact - tersekv::detail::log_at_most(x);
+    REQUIRE(tersekv::detail::log_at_most(simd::broadcast(x))[0] == tersekv::detail::log_at_most(x));
     REQUIRE(below >= -1e-6f * (1 + std::fabs(exact)));
     low = std::min(low, below);
     high = std::max(high, below);

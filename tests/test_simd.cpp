@@ -153,24 +153,6 @@ TEST_CASE("exp2 is a power of two, down to 2^-125") {
   CHECK(simd::exp2(simd::broadcast(-1e30f))[0] == 0x1p-125f);
 }
 
-TEST_CASE("log is detail::log_of in every lane") {
-  Random random(7);
-  INFO(random);
-  for (int trial = 0; trial < 200; ++trial) {
-    simd::Floats x;
-    for (int lane = 0; lane < simd::kLanes; ++lane) {
-      x[lane] = std::ldexp(random.uniform(1, 2), static_cast<int>(random.integer(-126, 127)));
-    }
-    const simd::Floats result = simd::log(x);
-    for (int lane = 0; lane < simd::kLanes; ++lane) {
-      const double want = std::log(static_cast<double>(x[lane]));
-      CHECK(std::fabs(result[lane] - want) <= 2e-7 * std::fabs(want) + 1e-7);
-      CHECK(support::close(result[lane], tersekv::detail::log_of(x[lane]), 1e-7, 1e-7));
-    }
-  }
-  CHECK(simd::log(simd::broadcast(1.0f))[0] == 0.0f);  // a weight of one leaves a logit as it is
-}
-
 TEST_CASE("exp never decreases by more than its error") {
   const std::vector<float> x = ramp(-20, 20, 400000);
   float before = 0;

@@ -47,6 +47,24 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
     return *reinterpret_cast<std::int32_t*>(View::statistic_at(column, slot));
   }
 
+  template <bool whole, class Floats = simd::Floats>
+  TERSEKV_HD Floats stat(Index column, const SlotVector<whole>& slots) const {
+    return View::stat(column, slots);
+  }
+  template <bool whole, class Ints = simd::Ints>
+  TERSEKV_HD Ints int_stat(Index column, const SlotVector<whole>& slots) const {
+    return View::int_stat(column, slots);
+  }
+  /// Where a slot may be a SlotVector.
+  template <class Slot, class T>
+  TERSEKV_HD void set_stat(Index column, const Slot& slot, T x) const {
+    std::memcpy(View::statistic_at(column, slot), &x, 4);
+  }
+  template <bool whole, class T>
+  TERSEKV_HD void set_stat(Index column, const SlotVector<whole>& slots, const T& x) const {
+    std::memcpy(View::statistic_at(column, slots.first), &x, slots.live_bytes());
+  }
+
   TERSEKV_HD void set_position(Index slot, Index position) const {
     *View::position_at(slot) = static_cast<std::int32_t>(position);
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 
 #include "tersekv/config.hpp"
@@ -106,6 +107,43 @@ struct PageSlot {
   TERSEKV_HD PageSlot plus(Index entries) const { return {page, first, in_page + entries}; }
 };
 
+/// Neighbouring slots of a page, as many as a vector of floats has lanes, or, if not `whole`, the
+/// first `live` of so many: what is read through it are vectors, and only those lanes are written.
+/// As an Index, the first of them. (What gives vectors is a template of their type throughout:
+/// CUDA's compiler accepts none in what a device might call.)
+template <bool whole>
+struct SlotVector {
+  PageSlot first;
+  Index live = simd::kLanes;
+  TERSEKV_HD operator Index() const { return first; }  // NOLINT: implicit by design
+  TERSEKV_HD std::size_t live_bytes() const {
+    return 4 * static_cast<std::size_t>(whole ? Index{simd::kLanes} : live);
+  }
+};
+
+namespace detail {
+
+/// Element `slot` of an array over a head's slots, or those that a SlotVector means.
+template <class T>
+TERSEKV_HD inline T element_at(const T* array, Index slot) {
+  return array[slot];
+}
+template <bool whole, class Floats = simd::Floats>
+TERSEKV_HD inline Floats element_at(const float* array, const SlotVector<whole>& slots) {
+  Floats v = {};
+  std::memcpy(&v, array + slots.first, slots.live_bytes());
+  return v;
+}
+
+/// Whether they are other slots.
+TERSEKV_HD inline bool is_not(Index slot, Index other) { return slot != other; }
+template <bool whole, class Ints = simd::Ints>
+TERSEKV_HD inline Ints is_not(const SlotVector<whole>& slots, Index other) {
+  return simd::lane_numbers() != static_cast<std::int32_t>(other - slots);
+}
+
+}  // namespace detail
+
 /// One KV head's entries, to be read: a reference, cheap to copy, that gives floats whatever the
 /// storage. Slots [0, length) are live, in no particular order.
 ///
@@ -113,7 +151,7 @@ struct PageSlot {
 /// are scaled, and `weight`; its logits are
 /// scale <q, k_i> + alpha ln w_i, with the policy's `alpha()`.
 ///
-/// A slot is an Index or a PageSlot.
+/// A slot is an Index or a PageSlot; numbers of an entry can be read as vectors by a SlotVector.
 ///
 /// With TERSEKV_CHECKED defined, a statistic or register that the policy has not asked for, and a
 /// slot or element beyond the head, throw std::logic_error: for those who write policies.
@@ -149,11 +187,19 @@ class HeadView {
   TERSEKV_HD Index position(Slot slot) const {
     return *position_at(slot);
   }
+  template <bool whole, class Ints = simd::Ints>
+  TERSEKV_HD Ints position(const SlotVector<whole>& slots) const {
+    return vector_at<Ints>(position_at(slots.first));
+  }
   TERSEKV_HD bool has_weights() const { return layout_->has_weights; }
   /// Tokens the entry stands for; 1 where the policy does not merge.
   template <class Slot>
   TERSEKV_HD float weight(Slot slot) const {
     return layout_->has_weights ? *weight_at(slot) : 1.0f;
+  }
+  template <bool whole, class Floats = simd::Floats>
+  TERSEKV_HD Floats weight(const SlotVector<whole>& slots) const {
+    return layout_->has_weights ? vector_at<Floats>(weight_at(slots.first)) : Floats{} + 1.0f;
   }
   TERSEKV_HD float key(Index slot, Index dim) const {
     const float stored = to_float(*key_at(slot, dim));
@@ -234,6 +280,14 @@ class HeadView {
   TERSEKV_HD std::int32_t int_stat(Index column, Slot slot) const {
     return *reinterpret_cast<const std::int32_t*>(statistic_at(column, slot));
   }
+  template <bool whole, class Floats = simd::Floats>
+  TERSEKV_HD Floats stat(Index column, const SlotVector<whole>& slots) const {
+    return vector_at<Floats>(statistic_at(column, slots.first));
+  }
+  template <bool whole, class Ints = simd::Ints>
+  TERSEKV_HD Ints int_stat(Index column, const SlotVector<whole>& slots) const {
+    return vector_at<Ints>(statistic_at(column, slots.first));
+  }
   /// The policy's own numbers, per head: `Policy::registers(shape)` floats that start at 0.
   TERSEKV_HD float reg(Index index) const { return *register_at(index); }
 
@@ -279,6 +333,13 @@ class HeadView {
   TERSEKV_HD HeadState& mutable_state() const { return *state_; }
 
  private:
+  /// A column has room for whole vectors.
+  template <class Vector>
+  TERSEKV_HD static Vector vector_at(const void* column) {
+    Vector v;
+    std::memcpy(&v, column, sizeof v);
+    return v;
+  }
   TERSEKV_HD static void check([[maybe_unused]] Index index, [[maybe_unused]] Index count,
                                [[maybe_unused]] const char* expected) {
 #if defined(TERSEKV_CHECKED) && !defined(__CUDA_ARCH__)

@@ -21,24 +21,65 @@ struct KeyNorms {
     team.once([&] { head.stat(column, slot) = square; });
   }
 
-  /// The head's scratch floats, filled with the similarity of every entry's key to that of `slot`.
+  /// The similarity of two keys with such a product and such squared norms.
+  TERSEKV_HD static float similarity(float product, float own, float other) {
+    // In double precision nothing overflows, and -ffast-math has no estimate for the division.
+    const double dot = static_cast<double>(product);
+    const double norms = static_cast<double>(own) * static_cast<double>(other);
+    const auto square = static_cast<float>(dot * (dot < 0 ? -dot : dot) / norms);
+    const float most = square < 1.0f ? square : 1.0f;  // parallel keys of other lengths round
+    return detail::choose(lower(own, other) > kZero, most, 0.0f);
+  }
+  /// No less than that, and quick, of floats or vectors. `inverse`: 1 / own. Floats do: of
+  /// quotients of keys in range only those of similarities below 1e-12 underflow.
+  template <class Float>
+  TERSEKV_HD static Float similarity_at_most(Float product, float inverse, Float other) {
+    const Float square = product * inverse * (magnitude(product) / other);
+    const Float most = square + (magnitude(square) * 4e-6f + 1e-12f);  // rounding
+    return detail::choose(other > kZero, most, Float{});
+  }
+
+  /// The head's scratch floats, filled with the product of every entry's key with that of `slot`.
   /// One pass over the keys, O(n head_dim).
   template <class Team, class Head>
-  TERSEKV_HD const float* similarities(Team& team, const Head& head, Index slot) const {
+  TERSEKV_HD float* products(Team& team, const Head& head, Index slot) const {
     float* out = head.scratch().floats;
     team.dot(head, key_of(team, head, slot), head.length(), out);
-    const float own = head.stat(column, slot);
-    team.for_each_entry(head, head.length(), [&](auto i) {
-      const float other = head.stat(column, i);
-      const float low = own < other ? own : other;
-      // In double precision nothing overflows, and -ffast-math has no estimate for the division.
-      const double product = static_cast<double>(out[i]);
-      const double norms = static_cast<double>(own) * static_cast<double>(other);
-      const auto square = static_cast<float>(product * (product < 0 ? -product : product) / norms);
-      const float most = square < 1.0f ? square : 1.0f;  // parallel keys of other lengths round
-      out[i] = detail::choose(low > 1e-30f, most, 0.0f);
-    });
     return out;
+  }
+  /// The same with the similarities.
+  template <class Team, class Head>
+  TERSEKV_HD const float* similarities(Team& team, const Head& head, Index slot) const {
+    float* out = products(team, head, slot);
+    const float own = head.stat(column, slot);
+    team.for_each_entry(head, head.length(),
+                        [&](auto i) { out[i] = similarity(out[i], own, head.stat(column, i)); });
+    return out;
+  }
+  /// The entry whose key is the most similar to that of `slot`, of those that are `eligible`, said
+  /// of slots and SlotVectors; or -1. One pass over the keys.
+  template <class Team, class Head, class Eligible>
+  TERSEKV_HD Index most_similar(Team& team, const Head& head, Index slot,
+                                const Eligible& eligible) const {
+    const float* dots = products(team, head, slot);
+    const float own = head.stat(column, slot);
+    const float inverse = own > kZero ? 1.0f / own : 0.0f;
+    return team.argmin_bounded(
+        head, head.length(), detail::OfVectors{[&](auto i) {
+          return detail::both(detail::is_not(i, slot), eligible(i));
+        }},
+        detail::OfVectors{[&](auto i) {
+          return -similarity_at_most(detail::element_at(dots, i), inverse, head.stat(column, i));
+        }},
+        [&](auto i) { return -similarity(dots[i], own, head.stat(column, i)); });
+  }
+
+ private:
+  static constexpr float kZero = 1e-30f;  // squared norm of a key that counts as zero
+  TERSEKV_HD static float lower(float a, float b) { return a < b ? a : b; }
+  template <class Float>
+  TERSEKV_HD static Float magnitude(Float x) {
+    return detail::choose(x > -x, x, -x);
   }
 };
 

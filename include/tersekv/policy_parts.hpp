@@ -47,7 +47,11 @@ struct Observation {
 ///
 ///   template <class Head> float least_score(const Head& head, Index slot) const;   // <= score
 ///
-/// which selectors that look for one victim ask for first.
+/// which selectors that look for one victim ask for first. Either may take any slot and return what
+/// becomes of it, as the library's do: with a SlotVector many scores are worked out at a time.
+///
+///   template <class Head, class Slot>
+///   auto score(const Head& head, Slot slot) const { return 2.0f * head.stat(0, slot); }
 struct ScorerBase {
   static constexpr Observes observes = Observes::nothing;  ///< what `observe` wants to see
   static constexpr bool needs_token_scores = false;        ///< `Chunk::token_scores`, in `append`
@@ -132,6 +136,32 @@ template <class Scorer, class Head>
 concept BoundsScores = requires(const Scorer& scorer, const Head& head, Index slot) {
   { scorer.least_score(head, slot) } -> std::convertible_to<float>;
 };
+
+/// Whether the team has vectors and `score`, or `least_score`, gives one for a SlotVector, and so
+/// many numbers at a time.
+template <class Scorer, class Team, class Head>
+concept ScoresVectors = requires {
+  requires Team::kVectors;
+}
+&&requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
+  { scorer.score(head, slots) } -> std::same_as<simd::Floats>;
+};
+template <class Scorer, class Team, class Head>
+concept BoundsVectors = requires {
+  requires Team::kVectors;
+}
+&&requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
+  { scorer.least_score(head, slots) } -> std::same_as<simd::Floats>;
+};
+/// The body, said to take a SlotVector as well if `yes`.
+template <bool yes, class F>
+TERSEKV_HD auto of_vectors_if(F body) {
+  if constexpr (yes) {
+    return OfVectors{body};
+  } else {
+    return body;
+  }
+}
 
 }  // namespace detail
 

@@ -71,11 +71,23 @@ TERSEKV_HD inline bool both(bool a, bool b) {
   return (static_cast<int>(a) & static_cast<int>(b)) != 0;
 }
 
+/// The same lane by lane, for what comparing vectors gives.
+template <class Ints>
+TERSEKV_HD inline Ints both(Ints a, Ints b) requires(sizeof(Ints) > sizeof(float)) {
+  return a & b;
+}
+
 /// `first ? a : b` without a branch. Compilers move what only one side needs behind a branch, and
 /// with floating-point arithmetic there they no longer vectorise the loop.
 TERSEKV_HD inline float choose(bool first, float a, float b) {
   const std::int32_t mask = -static_cast<std::int32_t>(first);
   return bit_copy<float>((bit_copy<std::int32_t>(a) & mask) | (bit_copy<std::int32_t>(b) & ~mask));
+}
+/// The same lane by lane, for vectors and what comparing them gives.
+template <class Floats, class Ints>
+TERSEKV_HD inline Floats choose(Ints first, Floats a,
+                                Floats b) requires(sizeof(Floats) > sizeof(float)) {
+  return bit_copy<Floats>((bit_copy<Ints>(a) & first) | (bit_copy<Ints>(b) & ~first));
 }
 
 }  // namespace tersekv::detail

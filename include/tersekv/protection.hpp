@@ -5,7 +5,9 @@
 
 #include "tersekv/config.hpp"
 #include "tersekv/errors.hpp"
+#include "tersekv/head_view.hpp"
 #include "tersekv/portability.hpp"
+#include "tersekv/simd.hpp"
 
 namespace tersekv {
 
@@ -52,6 +54,16 @@ struct Protection {
     const bool between = detail::both(position >= clamped(sinks),
                                       position < clamped(head.tokens_seen() - recent_entries));
     return detail::both(narrow(Index{slot}) >= narrow(head.state().pinned), between);
+  }
+
+  template <class Head, bool whole, class Ints = simd::Ints>
+  TERSEKV_HD Ints allows(const Head& head, const SlotVector<whole>& slots,
+                         Index recent_entries) const {
+    const Ints position = head.position(slots);
+    const Ints between =
+        (position >= clamped(sinks)) & (position < clamped(head.tokens_seen() - recent_entries));
+    const std::int32_t pinned = narrow(head.state().pinned - Index{slots});
+    return (simd::lane_numbers() >= pinned) & between;
   }
 
  private:

@@ -309,6 +309,13 @@ inline bool any_above(Floats v, float x) {
 #endif
 }
 
+/// 0, 1, ... kLanes - 1.
+inline Ints lane_numbers() {
+  Ints numbers = {};
+  for (int i = 0; i < kLanes; ++i) numbers[i] = i;
+  return numbers;
+}
+
 /// Whether any lane is not 0.
 inline bool any(Ints v) {
 #if defined(__AVX512F__)
@@ -356,16 +363,40 @@ inline Floats exp_over(Floats x, Floats k) {
   return std::bit_cast<Floats>(std::bit_cast<Ints>(p) + (shift << 23));
 }
 
-/// ln x for normal x > 0, as detail::log_of; of any other bits, some number.
-inline Floats log(Floats x) {
-  const auto split = detail::SplitLog<Floats, Ints>::of(std::bit_cast<Ints>(x));
-  return __builtin_convertvector(split.n, Floats) * 0.693147181f + split.rest;
-}
-
 /// 2^k for whole k <= 127; what is below 2^-125 is 2^-125.
 inline Floats exp2(Floats k) {
   const Ints n = __builtin_convertvector(max(k, broadcast(-125.0f)), Ints);
   return std::bit_cast<Floats>((n + 127) << 23);
+}
+
+}  // namespace tersekv::simd
+
+/// As for numbers, in `tersekv/log_math.hpp`.
+namespace tersekv::detail {
+
+inline simd::Floats as_floats(simd::Ints x) { return __builtin_convertvector(x, simd::Floats); }
+
+template <>
+struct LaneTraits<simd::Floats> {
+  using Int = simd::Ints;
+  static Int truncate(simd::Floats x) { return __builtin_convertvector(x, Int); }
+  static simd::Floats to_float(Int x) { return as_floats(x); }
+  static simd::Floats keep_order(simd::Floats x) { return simd::keep_order(x); }
+  static void begin() {}
+};
+
+}  // namespace tersekv::detail
+
+namespace tersekv::simd {
+
+/// ln x for normal x > 0, as detail::log_of; of any other bits, some number.
+inline Floats log(Floats x) {
+#if defined(__CUDACC__)  // knows no vectors in what a device may call, as it may detail::log_of
+  for (int i = 0; i < kLanes; ++i) x[i] = detail::log_of(x[i]);
+  return x;
+#else
+  return detail::log_of(x);
+#endif
 }
 
 }  // namespace tersekv::simd

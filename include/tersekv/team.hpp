@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "tersekv/attention.hpp"
 #include "tersekv/config.hpp"
@@ -17,6 +18,19 @@ namespace tersekv {
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 20011, 20013, 20014, 20015
 #endif
+
+namespace detail {
+/// A body that takes a SlotVector as well, and gives a vector then: said, as it cannot be asked
+/// without compiling the body.
+template <class F>
+struct OfVectors : F {};
+template <class F>
+OfVectors(F) -> OfVectors<F>;
+template <class F>
+inline constexpr bool kOfVectors = false;
+template <class F>
+inline constexpr bool kOfVectors<OfVectors<F>> = true;
+}  // namespace detail
 
 /// A **team** is the lanes that work together on one KV head: on the CPU one thread, on a GPU a
 /// thread block, in the tests several real threads. Policy parts are written against a team and
@@ -37,6 +51,12 @@ namespace tersekv {
 /// functions are marked for the device only because what calls them is.)
 class SerialTeam {
  public:
+#if defined(__CUDACC__)  // whose compiler knows no vectors in what a device might call
+  static constexpr bool kVectors = false;
+#else
+  static constexpr bool kVectors = true;
+#endif
+
   /// f(i) for i in [0, n), in any order.
   template <class F>
   TERSEKV_HD void for_each(Index n, F&& f) const {
@@ -51,16 +71,16 @@ class SerialTeam {
     });
   }
 
-  /// f(first slot, count) for runs of at most kRunLength of the head's slots [0, n), within a page,
-  /// in any order: as for_each_entry, for bodies that go through a run more than once.
-  static constexpr Index kRunLength = 64;
+  /// f(slot) for the head's slots [0, n), many at a time where there are vectors: a SlotVector
+  /// here, a slot with other teams. For arithmetic that knows floats and vectors of floats.
   template <class Head, class F>
-  TERSEKV_HD void for_each_run(const Head& head, Index n, F&& f) const {
-    for_each_page(head, n, [&](PageSlot slot, Index count) {
-      for (Index at = 0; at < count; at += kRunLength) {
-        f(slot.plus(at), std::min(Index{kRunLength}, count - at));
-      }
-    });
+  TERSEKV_HD void for_each_vector(const Head& head, Index n, F&& f) const {
+    if constexpr (kVectors) {
+      for_each_page(head, n,
+                    [&](PageSlot slot, Index count) { for_each_vector_of(slot, count, f); });
+    } else {
+      for_each_entry(head, n, f);
+    }
   }
 
   /// f() on one lane.
@@ -237,6 +257,14 @@ class SerialTeam {
     }
   }
 
+  /// f(vector) for the `count` slots from `slot` on, in its page.
+  template <class F>
+  static void for_each_vector_of(PageSlot slot, Index count, F& f) {
+    Index at = 0;
+    for (; at + simd::kLanes <= count; at += simd::kLanes) f(SlotVector<true>{slot.plus(at)});
+    if (at < count) f(SlotVector<false>{slot.plus(at), count - at});
+  }
+
   /// The eligible slot with the lowest position, or -1: where no key is below what bars.
   template <class Eligible, class Position>
   static Index eldest(Index n, Eligible& eligible, Position&& position) {
@@ -250,14 +278,29 @@ class SerialTeam {
   template <class Head, class Eligible, class Key>
   static float keys_of_block(const Head& head, Index first, Index size, Index n, Eligible& eligible,
                              Key& key, float* keys) {
-    for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {
-      float* run = keys + (slot - first);
-      for (Index i = 0; i < count; ++i, ++slot.in_page) {
-        run[i] = detail::choose(eligible(slot), key(slot), kBarred);
-      }
-    });
-    for (Index i = size; i < padded_dim(size); ++i) keys[i] = kBarred;
-    return lowest(keys, size);
+    if constexpr (kVectors && detail::kOfVectors<std::remove_cvref_t<Eligible>> &&
+                  detail::kOfVectors<std::remove_cvref_t<Key>>) {
+      simd::Floats low = simd::broadcast(kBarred);
+      const auto add = [&](auto slots) {
+        simd::Floats key_of = detail::choose(eligible(slots), key(slots), simd::broadcast(kBarred));
+        for (Index i = slots.live; i < simd::kLanes; ++i) key_of[i] = kBarred;
+        low = simd::min(low, key_of);
+        simd::store(keys + (slots - first), key_of);
+      };
+      for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {  //
+        for_each_vector_of(slot, count, add);
+      });
+      return simd::min(low);
+    } else {
+      for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {
+        float* run = keys + (slot - first);
+        for (Index i = 0; i < count; ++i, ++slot.in_page) {
+          run[i] = detail::choose(eligible(slot), key(slot), kBarred);
+        }
+      });
+      for (Index i = size; i < padded_dim(size); ++i) keys[i] = kBarred;
+      return lowest(keys, size);
+    }
   }
   /// Of keys[0, padded_dim(n)).
   static float lowest(const float* keys, Index n) {

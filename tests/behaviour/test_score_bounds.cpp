@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 #include <vector>
@@ -10,6 +11,8 @@
 
 using support::Random;
 using tersekv::Index;
+using tersekv::KeyNorms;
+namespace simd = tersekv::simd;
 
 namespace {
 
@@ -34,6 +37,15 @@ void add(Cache& cache, Random& random, Index count, float spread, bool seen) {
     cache.compress(0);
   }
 }
+
+/// A bound as those write it who know slots alone.
+struct OwnBound : tersekv::PredictedMass {
+  template <class Head>
+  float least_score(const Head& head, Index slot) const {
+    return tersekv::PredictedMass::least_score(head, slot) - 1;
+  }
+};
+using OwnPolicy = tersekv::Policy<OwnBound, tersekv::LowestScore, tersekv::ZipMerge>;
 
 void check_bounds(const Cache& cache, float left_out) {
   const auto& scorer = cache.policy().scorer();
@@ -66,5 +78,56 @@ TEST_CASE("KeepKV's lower bound of a mass is one, and off by no more than what i
         check_bounds(cache, left_out);
       }
     }
+  }
+}
+
+TEST_CASE(
+    "Similarities are no higher than their bounds, of keys as long and short as keys can be") {
+  Random random(41);
+  INFO(random);
+  const auto size = [&](float most) { return std::pow(10.0f, random.uniform(-most, most)); };
+  float largest_gap = 0;
+  for (int trial = 0; trial < 100'000; ++trial) {
+    const float own = std::pow(size(trial % 3 == 0 ? 15.0f : 3.0f), 2.0f);
+    const float other = std::pow(size(trial % 3 == 0 ? 15.0f : 3.0f), 2.0f);
+    const float cosine = trial % 7 == 0 ? 1.0f : random.uniform(-1, 1) * size(trial % 2 * 6.0f);
+    if (std::fabs(cosine) > 1) continue;
+    const float product = cosine * std::sqrt(own) * std::sqrt(other);
+    const float inverse = own > 1e-30f ? 1.0f / own : 0.0f;
+    const float exact = KeyNorms::similarity(product, own, other);
+    const float most = KeyNorms::similarity_at_most(product, inverse, other);
+    CAPTURE(own, other, product);
+    REQUIRE(exact <= most);
+    const auto in_vector =
+        KeyNorms::similarity_at_most(simd::broadcast(product), inverse, simd::broadcast(other));
+    REQUIRE(exact <= in_vector[0]);
+    if (own > 1e-30f) largest_gap = std::max(largest_gap, std::min(most, 1.0f) - exact);
+  }
+  CHECK(largest_gap > 1e-7f);
+  CHECK(largest_gap < 1e-5f);
+}
+
+TEST_CASE("A lower bound may be given slot by slot, and looser ones change nothing") {
+  Random random(43);
+  INFO(random);
+  const tersekv::CacheConfig config{
+      .num_q_heads = 2 * kKv, .num_kv_heads = kKv, .head_dim = kDim, .budget = 40};
+  const tersekv::KeepKV policy;
+  tersekv::KVCache<OwnPolicy> own(config, OwnPolicy(OwnBound{policy.scorer()}, policy.selector()));
+  Cache usual(config, policy);
+  for (int token = 0; token < 120; ++token) {
+    const auto q = random.normals(2 * kKv * kDim), k = random.normals(kKv * kDim),
+               v = random.normals(kKv * kDim);
+    std::vector<float> out(q.size());
+    const auto view = [](auto& x, Index heads) {
+      return tersekv::nhd_view(x.data(), 1, heads, kDim);
+    };
+    usual.extend(view(q, 2 * kKv), view(k, kKv), view(v, kKv), view(out, 2 * kKv));
+    own.extend(view(q, 2 * kKv), view(k, kKv), view(v, kKv), view(out, 2 * kKv));
+  }
+  for (Index h = 0; h < kKv; ++h) {
+    const auto a = own.entries(0, h), b = usual.entries(0, h);
+    REQUIRE(a.size() == b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i].position == b[i].position);
   }
 }

@@ -35,6 +35,27 @@ struct Candidates {
   auto is_eligible() const {
     return [this](Index i) { return static_cast<bool>(eligible[static_cast<std::size_t>(i)]); };
   }
+  /// The same, of vectors where a team has them.
+  auto vector_key() const {
+    return tersekv::detail::OfVectors{[this](auto slot) {
+      auto here = tersekv::detail::element_at(keys.data(), slot);
+      if constexpr (requires { slot.live; }) {
+        for (Index i = slot.live; i < tersekv::simd::kLanes; ++i) here[i] = -1e30f;
+      }
+      return here;
+    }};
+  }
+  auto vector_eligible() const {
+    return tersekv::detail::OfVectors{[this](auto slot) {
+      if constexpr (requires { slot.live; }) {
+        tersekv::simd::Ints yes = tersekv::simd::Ints{} - 1;  // beyond the live ones, too
+        for (int i = 0; i < slot.live; ++i) yes[i] = is_eligible()(slot + i) ? -1 : 0;
+        return yes;
+      } else {
+        return is_eligible()(slot);
+      }
+    }};
+  }
   /// The eligible, from the lowest (or highest) key to the other end; equal keys by position.
   Slots in_order(bool highest_first = false) const {
     Slots slots;

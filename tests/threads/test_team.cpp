@@ -60,6 +60,11 @@ TEST_CASE("argmin and argmax name the lowest position among equals, or -1") {
            on_every_lane([&](auto& team) { return team.argmin(c, n, c.is_eligible(), c.key()); })) {
         CHECK(got == (up.empty() ? -1 : up.front()));
       }
+      for (Index got : on_every_lane([&](auto& team) {
+             return team.argmin(c, n, c.vector_eligible(), c.vector_key());
+           })) {
+        CHECK(got == (up.empty() ? -1 : up.front()));
+      }
       for (Index got :
            on_every_lane([&](auto& team) { return team.argmax(c, n, c.is_eligible(), c.key()); })) {
         CHECK(got == (down.empty() ? -1 : down.front()));
@@ -81,6 +86,9 @@ TEST_CASE("argmin and argmax take keys as far as floats go") {
                           : team.argmin(c, 6, c.is_eligible(), c.key());
          })) {
       if (found.empty() || found.back() != got) found.push_back(static_cast<std::int32_t>(got));
+    }
+    if (!highest) {
+      CHECK(SerialTeam().argmin(c, 6, c.vector_eligible(), c.vector_key()) == found.front());
     }
     return found;
   };
@@ -194,6 +202,25 @@ TEST_CASE("for_each_entry visits every slot once, in every page") {
            static std::vector<int> shared;  // one run after the other
            team.once([&] { shared.assign(static_cast<std::size_t>(n), 0); });
            team.for_each_entry(c, n, [&](Index i) { ++shared[static_cast<std::size_t>(i)]; });
+           return shared;
+         })) {
+      CHECK(visits == std::vector<int>(static_cast<std::size_t>(n), 1));
+    }
+  }
+}
+
+TEST_CASE("for_each_vector visits every slot once, as many at a time as it says") {
+  for (Index n : kSizes) {
+    Candidates c;
+    c.keys.resize(static_cast<std::size_t>(n));
+    for (const auto& visits : on_every_lane([&](auto& team) {
+           static std::vector<int> shared;
+           team.once([&] { shared.assign(static_cast<std::size_t>(n), 0); });
+           team.for_each_vector(c, n, [&](auto slot) {
+             Index count = 1;
+             if constexpr (requires { slot.live; }) count = slot.live;
+             for (Index i = slot; i < slot + count; ++i) ++shared[static_cast<std::size_t>(i)];
+           });
            return shared;
          })) {
       CHECK(visits == std::vector<int>(static_cast<std::size_t>(n), 1));

@@ -38,6 +38,9 @@ TEST_CASE("argmin by lower bounds names what argmin names, and asks for few keys
              })) {
           CHECK(got == (up.empty() ? -1 : up.front()));
         }
+        const Index in_vectors =
+            SerialTeam().argmin_bounded(c, n, c.vector_eligible(), c.vector_key(), c.key());
+        CHECK(in_vectors == (up.empty() ? -1 : up.front()));
         Index asked = 0;
         const auto counted = [&](Index i) { return ++asked, c.key()(i); };
         SerialTeam().argmin_bounded(c, n, c.is_eligible(), least, counted);

@@ -44,12 +44,9 @@ class ThreadTeam {
     for_each(n, f);
   }
 
-  static constexpr Index kRunLength = 1;
   template <class Head, class F>
-  void for_each_run(const Head& head, Index n, F&& f) const {
-    for_each(n, [&](Index i) {
-      f(head.page_slot(i / head.page_size()).plus(i % head.page_size()), Index{1});
-    });
+  void for_each_vector(const Head&, Index n, F&& f) const {
+    for_each(n, f);
   }
 
   template <class F>

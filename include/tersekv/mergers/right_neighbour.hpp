@@ -24,11 +24,11 @@ struct RightNeighbour : MergerBase {
                           Index count, const Eligible&, Index /*column*/) const {
     std::int32_t* targets = victims + head.length();
     if (count == 1) {
-      const Index from = head.position(victims[0]);
+      const auto from = static_cast<std::int32_t>(head.position(victims[0]));
       const Index target = team.argmin(
-          head, head.length(), [&](auto i) { return head.position(i) > from; },
+          head, head.length(), detail::OfVectors{[&](auto i) { return head.position(i) > from; }},
           // Far positions may round to the same float; then they are compared as they are.
-          [&](auto i) { return static_cast<float>(head.position(i) - from); });
+          detail::OfVectors{[&](auto i) { return detail::as_floats(head.position(i) - from); }});
       team.once([&] { targets[0] = static_cast<std::int32_t>(target); });
     } else {
       find_targets(team, head, victims, count, targets);

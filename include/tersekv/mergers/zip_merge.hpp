@@ -41,11 +41,7 @@ struct ZipMerge : MergerBase {
                           Index column) const {
     for (Index a = 0; a < count; ++a) {
       const Index victim = victims[a];
-      const float* near = norms(column).similarities(team, head, victim);
-      const Index target = team.argmax(
-          head, head.length(),
-          [&](auto i) { return detail::both(Index{i} != victim, eligible(i)); },
-          [&](Index i) { return near[i]; });
+      const Index target = norms(column).most_similar(team, head, victim, eligible);
       if (target < 0) {
         team.once([&] { ++head.state().counts.evictions; });
       } else {

@@ -8,8 +8,8 @@ namespace tersekv {
 /// The later, the better. Observes nothing and stores nothing.
 struct Age : ScorerBase {
   template <class Head, class Slot>
-  TERSEKV_HD float score(const Head& head, Slot slot) const {
-    return static_cast<float>(head.position(slot));
+  TERSEKV_HD auto score(const Head& head, Slot slot) const {
+    return detail::as_floats(head.position(slot));
   }
 };
 

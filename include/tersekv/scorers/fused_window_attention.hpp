@@ -50,9 +50,9 @@ struct FusedWindowAttention : ScorerBase {
     team.once([&] { head.reg(0) = static_cast<float>(at + 1 == window ? 0 : at + 1); });
   }
   template <class Head, class Slot>
-  TERSEKV_HD float score(const Head& head, Slot slot) const {
+  TERSEKV_HD auto score(const Head& head, Slot slot) const {
     const Index at = queries_of_block(head);
-    const float block = head.stat(kBlock, slot);
+    const auto block = head.stat(kBlock, slot);
     return at == 0 ? block : fuse(block, head.stat(kRows + at, slot));
   }
 
@@ -62,8 +62,9 @@ struct FusedWindowAttention : ScorerBase {
   TERSEKV_HD static Index queries_of_block(const Head& head) {
     return static_cast<Index>(head.reg(0));
   }
-  TERSEKV_HD float fuse(float a, float b) const {
-    return fusion == Fusion::sum ? a + b : (a > b ? a : b);
+  template <class Float>
+  TERSEKV_HD Float fuse(Float a, Float b) const {
+    return fusion == Fusion::sum ? a + b : detail::choose(a > b, a, b);
   }
 };
 

@@ -20,32 +20,20 @@ TERSEKV_HD void bound_masses(Team& team, const Head& head, float log_decay) {
   const Index group = head.shape().group_size;
   const float heads = static_cast<float>(group), log_heads = std::log(heads);
   const std::int32_t full = queries_until_full(log_decay);
-  const auto bound = [&](PageSlot slot) -> float& { return head.stat(group + 1, slot); };
-  team.for_each_run(head, head.length(), [&](PageSlot first, Index count) {
-    float most[Team::kRunLength], sum[Team::kRunLength];
-    for (Index i = 0; i < count; ++i) {
-      most[i] = sum[i] = head.stat(0, first.plus(i)) - head.reg(0);
-    }
+  team.for_each_vector(head, head.length(), [&](auto slot) {
+    auto most = head.stat(0, slot) - head.reg(0), sum = most;
     for (Index g = 1; g < group; ++g) {
-      for (Index i = 0; i < count; ++i) {
-        const float here = head.stat(g, first.plus(i)) - head.reg(g);
-        most[i] = here > most[i] ? here : most[i];
-        sum[i] += here;
-      }
+      const auto here = head.stat(g, slot) - head.reg(g);
+      most = choose(here > most, here, most);
+      sum = sum + here;
     }
-    for (Index i = 0; i < count; ++i) {
-      const float mean = sum[i] * (1.0f / heads) + log_heads;
-      const float high = mean > most[i] ? mean : most[i];
-      bound(first.plus(i)) = high - (1e-5f + 2e-6f * std::fabs(high));  // rounding
-    }
-    for (Index i = 0; i < count; ++i) {
-      const PageSlot slot = first.plus(i);
-      bound(slot) -= log_missing(log_decay, head.int_stat(group, slot), full);
-    }
-    if (!head.has_weights()) return;
-    for (Index i = 0; i < count; ++i) {
-      bound(first.plus(i)) += log_at_most(head.weight(first.plus(i)));
-    }
+    const auto mean = sum * (1.0f / heads) + log_heads;
+    const auto high = choose(mean > most, mean, most);
+    const auto size = choose(high > -high, high, -high);
+    auto bound = high - (size * 2e-6f + 1e-5f);  // rounding
+    bound = bound - log_missing<decltype(bound)>(log_decay, head.int_stat(group, slot), full);
+    if (head.has_weights()) bound = bound + log_at_most(head.weight(slot));
+    head.set_stat(group + 1, slot, bound);
   });
 }
 

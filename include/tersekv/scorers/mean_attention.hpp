@@ -13,15 +13,16 @@ struct MeanAttention : ScorerBase {
 
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
-    team.for_each_entry(head, row.visible, [&](auto i) {
-      head.stat(0, i) += row.attention[i];
-      head.int_stat(1, i) += 1;
+    team.for_each_vector(head, row.visible, [&](auto i) {
+      head.set_stat(0, i, head.stat(0, i) + detail::element_at(row.attention, i));
+      head.set_stat(1, i, head.int_stat(1, i) + 1);
     });
   }
   template <class Head, class Slot>
-  TERSEKV_HD float score(const Head& head, Slot slot) const {
-    const int queries = head.int_stat(1, slot);
-    return head.stat(0, slot) / static_cast<float>(queries > 1 ? queries : 1);
+  TERSEKV_HD auto score(const Head& head, Slot slot) const {
+    const auto queries = detail::as_floats(head.int_stat(1, slot));
+    const auto one = queries * 0.0f + 1.0f;
+    return head.stat(0, slot) / detail::choose(queries > one, queries, one);
   }
 };
 

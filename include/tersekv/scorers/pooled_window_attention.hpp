@@ -48,7 +48,7 @@ struct PooledWindowAttention : ScorerBase {
     });
   }
   template <class Head, class Slot>
-  TERSEKV_HD float score(const Head& head, Slot slot) const {
+  TERSEKV_HD auto score(const Head& head, Slot slot) const {
     return head.stat(1, slot);
   }
 };

@@ -44,17 +44,15 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     const Index group = head.shape().group_size, dim = head.head_dim();
     const float log_decay = std::log(decay), log_gain = std::log1p(-decay);
-    team.for_each_run(head, row.visible, [&](PageSlot first, Index count) {
+    team.for_each_vector(head, row.visible, [&](auto slot) {
+      const auto queries = head.int_stat(group, slot);
       for (Index g = 0; g < group; ++g) {
-        const float* logits = row.logits + g * row.logit_stride + first;
-        for (Index i = 0; i < count; ++i) {
-          const PageSlot slot = first.plus(i);
-          const float now = log_gain + logits[i], average = head.stat(g, slot);
-          const float both = detail::log_add(log_decay + average, now);
-          head.stat(g, slot) = detail::choose(head.int_stat(group, slot) == 0, now, both);
-        }
+        const float* logits = row.logits + g * row.logit_stride;
+        const auto now = log_gain + detail::element_at(logits, slot);
+        const auto both = detail::log_add(log_decay + head.stat(g, slot), now);
+        head.set_stat(g, slot, detail::choose(queries == 0, now, both));
       }
-      for (Index i = 0; i < count; ++i) head.int_stat(group, first.plus(i)) += 1;
+      head.set_stat(group, slot, queries + 1);
     });
     team.for_each(group, [&](Index g) { head.reg(g) = row.lse[g]; });
     team.for_each(dim, [&](Index j) {
@@ -73,7 +71,7 @@ struct PredictedMass : ScorerBase {
   }
   /// A lower bound of `score`, as of the last `prepare`.
   template <class Head, class Slot>
-  TERSEKV_HD float least_score(const Head& head, Slot slot) const {
+  TERSEKV_HD auto least_score(const Head& head, Slot slot) const {
     return head.stat(head.shape().group_size + 1, slot);
   }
 

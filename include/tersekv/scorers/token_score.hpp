@@ -17,7 +17,7 @@ struct TokenScore : ScorerBase {
     team.for_each(count, [&](Index i) { head.stat(0, first + i) = token_scores[i]; });
   }
   template <class Head, class Slot>
-  TERSEKV_HD float score(const Head& head, Slot slot) const {
+  TERSEKV_HD auto score(const Head& head, Slot slot) const {
     return head.stat(0, slot);
   }
 };

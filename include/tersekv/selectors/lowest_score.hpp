@@ -36,15 +36,17 @@ struct LowestScore : SelectorBase {
     if (excess <= 0 || (prompts_only && head.state().prompt == 0)) return;
     scorer.prepare(team, head);
     const Index recent = protection.recent_of(head.budget());
-    const auto eligible = [&](auto i) { return protection.allows(head, i, recent); };
-    const auto score = [&](auto i) { return scorer.score(head, i); };
+    const auto eligible =
+        detail::OfVectors{[&](auto i) { return protection.allows(head, i, recent); }};
+    const auto score = detail::of_vectors_if<detail::ScoresVectors<Scorer, Team, Head>>(
+        [&](auto i) { return scorer.score(head, i); });
     std::int32_t* victims = head.scratch().slots;
     const Index at_once = Merger::changes_scores ? 1 : excess;
     for (Index left = excess; left > 0; left -= at_once) {
       if constexpr (Merger::changes_scores && detail::BoundsScores<Scorer, Head>) {
-        const Index victim = team.argmin_bounded(
-            head, head.length(), eligible, [&](auto i) { return scorer.least_score(head, i); },
-            score);
+        const auto least = detail::of_vectors_if<detail::BoundsVectors<Scorer, Team, Head>>(
+            [&](auto i) { return scorer.least_score(head, i); });
+        const Index victim = team.argmin_bounded(head, head.length(), eligible, least, score);
         team.once([&] { victims[0] = static_cast<std::int32_t>(victim); });
       } else {
         team.smallest(at_once, head, head.length(), eligible, score, victims);

@@ -64,10 +64,9 @@ class BlockTeam {
     }
     barrier();
   }
-  static constexpr Index kRunLength = 1;
   template <class Head, class F>
-  TERSEKV_HD void for_each_run(const Head& head, Index n, F&& f) const {
-    for_each_entry(head, n, [&](PageSlot slot) { f(slot, Index{1}); });
+  TERSEKV_HD void for_each_vector(const Head& head, Index n, F&& f) const {
+    for_each_entry(head, n, f);
   }
   template <class F>
   TERSEKV_HD void once(F&& f) const {
