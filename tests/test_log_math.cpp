@@ -6,7 +6,7 @@
 #include "support/compare.hpp"
 #include "support/random.hpp"
 #include "tersekv/log_math.hpp"
-#include "tersekv/simd.hpp"
+#include "tersekv/simd_math.hpp"
 
 // The exponentials and logarithms of KeepKV's scores against double precision, with bounds on both
 // sides: errors too small would mean that nothing was compared.

@@ -10,7 +10,7 @@
 
 #include "support/compare.hpp"
 #include "support/random.hpp"
-#include "tersekv/simd.hpp"
+#include "tersekv/simd_math.hpp"
 
 using support::ErrorStatistics;
 using support::Random;

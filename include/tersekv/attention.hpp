@@ -12,7 +12,7 @@
 #include "tersekv/head.hpp"
 #include "tersekv/log_math.hpp"
 #include "tersekv/running_softmax.hpp"
-#include "tersekv/simd.hpp"
+#include "tersekv/simd_math.hpp"
 
 namespace tersekv {
 

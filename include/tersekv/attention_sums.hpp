@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "tersekv/config.hpp"
-#include "tersekv/simd.hpp"
+#include "tersekv/simd_math.hpp"
 
 namespace tersekv {
 

@@ -11,7 +11,7 @@
 
 namespace tersekv::detail {
 
-/// What arithmetic needs to know of a float, or of a vector of floats (`tersekv/simd.hpp`).
+/// What arithmetic needs to know of a float, or of a vector of floats (`tersekv/simd_math.hpp`).
 template <class Float>
 struct LaneTraits;
 template <>

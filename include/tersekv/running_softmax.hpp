@@ -7,7 +7,7 @@
 #include "tersekv/attention_blocks.hpp"
 #include "tersekv/attention_sums.hpp"
 #include "tersekv/config.hpp"
-#include "tersekv/simd.hpp"
+#include "tersekv/simd_math.hpp"
 
 namespace tersekv::detail {
 
