@@ -55,9 +55,11 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   TERSEKV_HD Ints int_stat(Index column, const SlotVector<whole>& slots) const {
     return View::int_stat(column, slots);
   }
-  /// Where a slot may be a SlotVector.
+  /// x, a float or an integer, for `column` of the entry; vectors of them where a SlotVector says
+  /// of which entries.
   template <class Slot, class T>
   TERSEKV_HD void set_stat(Index column, const Slot& slot, T x) const {
+    static_assert(sizeof x == 4);
     std::memcpy(View::statistic_at(column, slot), &x, 4);
   }
   template <bool whole, class T>

@@ -20,8 +20,8 @@ struct MeanAttention : ScorerBase {
   }
   template <class Head, class Slot>
   TERSEKV_HD auto score(const Head& head, Slot slot) const {
-    const auto queries = detail::as_floats(head.int_stat(1, slot));
-    const auto one = queries * 0.0f + 1.0f;
+    auto queries = detail::as_floats(head.int_stat(1, slot));
+    const auto one = decltype(queries){} + 1.0f;
     return head.stat(0, slot) / detail::choose(queries > one, queries, one);
   }
 };
