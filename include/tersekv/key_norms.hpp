@@ -34,8 +34,8 @@ struct KeyNorms {
   /// quotients of keys in range only those of similarities below 1e-12 underflow.
   template <class Float>
   TERSEKV_HD static Float similarity_at_most(Float product, float inverse, Float other) {
-    const Float square = product * inverse * (magnitude(product) / other);
-    const Float most = square + (magnitude(square) * 4e-6f + 1e-12f);  // rounding
+    const Float square = product * inverse * (detail::magnitude(product) / other);
+    const Float most = square + (detail::magnitude(square) * 4e-6f + 1e-12f);  // rounding
     return detail::choose(other > kZero, most, Float{});
   }
 
@@ -56,8 +56,8 @@ struct KeyNorms {
                         [&](auto i) { out[i] = similarity(out[i], own, head.stat(column, i)); });
     return out;
   }
-  /// The entry whose key is the most similar to that of `slot`, of those that are `eligible`, said
-  /// of slots and SlotVectors; or -1. One pass over the keys.
+  /// The entry whose key is the most similar to that of `slot`, of those that are `eligible`, or
+  /// -1. One pass over the keys.
   template <class Team, class Head, class Eligible>
   TERSEKV_HD Index most_similar(Team& team, const Head& head, Index slot,
                                 const Eligible& eligible) const {
@@ -65,9 +65,9 @@ struct KeyNorms {
     const float own = head.stat(column, slot);
     const float inverse = own > kZero ? 1.0f / own : 0.0f;
     return team.argmin_bounded(
-        head, head.length(), detail::OfVectors{[&](auto i) {
+        head, head.length(), detail::of_vectors_if<detail::kOfVectors<Eligible>>([&](auto i) {
           return detail::both(detail::is_not(i, slot), eligible(i));
-        }},
+        }),
         detail::OfVectors{[&](auto i) {
           return -similarity_at_most(detail::element_at(dots, i), inverse, head.stat(column, i));
         }},
@@ -77,10 +77,6 @@ struct KeyNorms {
  private:
   static constexpr float kZero = 1e-30f;  // squared norm of a key that counts as zero
   TERSEKV_HD static float lower(float a, float b) { return a < b ? a : b; }
-  template <class Float>
-  TERSEKV_HD static Float magnitude(Float x) {
-    return detail::choose(x > -x, x, -x);
-  }
 };
 
 }  // namespace tersekv

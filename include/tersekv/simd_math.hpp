@@ -7,9 +7,9 @@
 #include "tersekv/log_math.hpp"
 #include "tersekv/simd.hpp"
 
-// Exponentials and logarithms of vectors.
+// Exponentials and logarithms of vectors; first, what `log_math.hpp` asks about them as about
+// floats.
 
-/// As for numbers.
 namespace tersekv::detail {
 
 inline simd::Floats as_floats(simd::Ints x) { return __builtin_convertvector(x, simd::Floats); }

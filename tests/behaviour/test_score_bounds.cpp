@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "support/random.hpp"
@@ -46,6 +47,24 @@ struct OwnBound : tersekv::PredictedMass {
   }
 };
 using OwnPolicy = tersekv::Policy<OwnBound, tersekv::LowestScore, tersekv::ZipMerge>;
+
+/// Names the oldest, and says of slots alone who may carry it.
+struct OwnSelector : tersekv::SelectorBase {
+  template <class Team, class Head, class Scorer, class Merger>
+  void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger, Index,
+                Index merger_column) const {
+    while (head.length() > head.budget()) {
+      const auto eligible = [](Index) { return true; };
+      const Index oldest = team.argmin(head, head.length(), eligible, [&](Index i) {
+        return static_cast<float>(head.position(i));
+      });
+      std::int32_t* victims = head.scratch().slots;
+      team.once([&] { victims[0] = static_cast<std::int32_t>(oldest); });
+      const Index leaving = merger.retire(team, head, scorer, victims, 1, eligible, merger_column);
+      tersekv::remove_entries(team, head, victims, leaving);
+    }
+  }
+};
 
 void check_bounds(const Cache& cache, float left_out) {
   const auto& scorer = cache.policy().scorer();
@@ -130,4 +149,18 @@ TEST_CASE("A lower bound may be given slot by slot, and looser ones change nothi
     REQUIRE(a.size() == b.size());
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i].position == b[i].position);
   }
+}
+
+TEST_CASE("Who may carry a victim may be said slot by slot") {
+  using Own = tersekv::Policy<tersekv::PredictedMass, OwnSelector, tersekv::ZipMerge>;
+  Random random(44);
+  INFO(random);
+  tersekv::KVCache<Own> cache(
+      {.num_q_heads = kKv, .num_kv_heads = kKv, .head_dim = kDim, .budget = 20});
+  const auto q = random.normals(33 * kKv * kDim), k = random.normals(33 * kKv * kDim);
+  std::vector<float> out(q.size());
+  const auto view = [](auto& x) { return tersekv::nhd_view(x.data(), 33, kKv, kDim); };
+  cache.extend(view(q), view(k), view(k), view(out));
+  CHECK(cache.length(0, 0) == 20);
+  CHECK(cache.counts(0, 0).merges == 13);
 }

@@ -29,8 +29,7 @@ TERSEKV_HD void bound_masses(Team& team, const Head& head, float log_decay) {
     }
     const auto mean = sum * (1.0f / heads) + log_heads;
     const auto high = choose(mean > most, mean, most);
-    const auto size = choose(high > -high, high, -high);
-    auto bound = high - (size * 2e-6f + 1e-5f);  // rounding
+    auto bound = high - (magnitude(high) * 2e-6f + 1e-5f);  // rounding
     bound = bound - log_missing<decltype(bound)>(log_decay, head.int_stat(group, slot), full);
     if (head.has_weights()) bound = bound + log_at_most(head.weight(slot));
     head.set_stat(group + 1, slot, bound);
