@@ -11,6 +11,7 @@
 #include "tersekv/key_products.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/simd.hpp"
+#include "tersekv/slot_order.hpp"
 
 namespace tersekv {
 
@@ -171,8 +172,7 @@ class SerialTeam {
       const float key_a = key(Index{a}), key_b = key(Index{b});
       return key_a < key_b || (key_a == key_b && head.position(Index{a}) < head.position(Index{b}));
     };
-    if (k < found) std::nth_element(out, out + k, out + found, before);
-    std::sort(out, out + k, before);
+    detail::first_slots(out, k, found, detail::SlotLess(before));
   }
 
   /// The slots in [0, n) that satisfy `wanted`, ascending, into `out`; returns how many. O(n).
@@ -194,7 +194,7 @@ class SerialTeam {
   /// Sorts `items` by `less`, a strict total order. O(n log n).
   template <class Less>
   TERSEKV_HD void sort(std::int32_t* items, Index n, Less&& less) const {
-    std::sort(items, items + n, less);
+    detail::sort_slots(items, n, detail::SlotLess(less));
   }
 
   /// Entry from[a] into slot to[a], for a in [0, n); no slot is in both lists. O(n head_dim).
