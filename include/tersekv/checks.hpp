@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -44,16 +44,21 @@ inline void check_config(const CacheConfig& config) {
   }
 }
 
+using Extents = std::array<Index, 3>;  // tokens, heads, head_dim
+
+[[noreturn]] inline void refuse_extents(const char* name, const Extents& expected, bool null,
+                                        const Extents& got) {
+  const auto shape = [](const Extents& of) {
+    return text("[", of[0], ", ", of[1], ", ", of[2], "]");
+  };
+  refuse(name, shape(expected), null ? "a null pointer" : shape(got));
+}
 template <class T>
 void check_extents(const char* name, const TokenView<T>& view, Index tokens, Index heads,
                    Index head_dim) {
-  if (view.tokens == tokens && view.heads == heads && view.head_dim == head_dim &&
-      (view.data != nullptr || tokens == 0)) {
-    return;
-  }
-  const auto shape = [](Index t, Index h, Index d) { return text("[", t, ", ", h, ", ", d, "]"); };
-  refuse(name, shape(tokens, heads, head_dim),
-         view.data == nullptr ? "a null pointer" : shape(view.tokens, view.heads, view.head_dim));
+  const Extents got{view.tokens, view.heads, view.head_dim}, expected{tokens, heads, head_dim};
+  if (got == expected && (view.data != nullptr || tokens == 0)) return;
+  refuse_extents(name, expected, view.data == nullptr, got);
 }
 
 /// Whether every element is finite and of magnitude up to `max_magnitude`. Looks at the bits: as
@@ -78,6 +83,14 @@ bool all_within(const TokenView<T>& view, float max_magnitude) {
   return true;
 }
 
+[[noreturn]] inline void refuse_value(const char* name, Index sequence, const Extents& at,
+                                      float max_magnitude, float got) {
+  refuse(text(name, " of sequence ", sequence, ", token ", at[0], ", head ", at[1], ", element ",
+              at[2]),
+         text("a finite number of magnitude up to ", max_magnitude),
+         is_finite(got) ? text(got) : "NaN or infinity");
+}
+
 /// Every element finite and within what the storage holds. O(elements).
 template <class T>
 void check_values(const char* name, Index sequence, const TokenView<T>& view, float max_magnitude) {
@@ -87,9 +100,7 @@ void check_values(const char* name, Index sequence, const TokenView<T>& view, fl
       for (Index d = 0; d < view.head_dim; ++d) {
         const float x = to_float(view(t, h, d));
         if (is_finite(x) && std::abs(x) <= max_magnitude) continue;
-        refuse(text(name, " of sequence ", sequence, ", token ", t, ", head ", h, ", element ", d),
-               text("a finite number of magnitude up to ", max_magnitude),
-               is_finite(x) ? text(x) : "NaN or infinity");
+        refuse_value(name, sequence, {t, h, d}, max_magnitude, x);
       }
     }
   }
@@ -141,51 +152,61 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
   }
 }
 
-/// First and one past the last of the elements that `tokens` tokens of a view touch, relative to
-/// its data.
-template <class T>
-std::pair<Index, Index> extent_of(const TokenView<T>& view, Index tokens) {
-  Index low = 0, high = 0;
-  const std::pair<Index, Index> axes[] = {{tokens, view.token_stride},
-                                          {view.heads, view.head_stride},
-                                          {view.head_dim, view.dim_stride}};
-  for (const auto& [extent, stride] : axes) (stride < 0 ? low : high) += (extent - 1) * stride;
-  return {low, high + 1};
-}
+/// Where the elements of a view lie, for arithmetic on addresses: whatever their type, so that
+/// these checks are compiled once.
+struct Footprint {
+  std::intptr_t address = 0;
+  Index element_bytes = 1;
+  Extents extents{}, strides{};  // strides in bytes
+
+  template <class T>
+  explicit Footprint(const TokenView<T>& view)
+      : address(reinterpret_cast<std::intptr_t>(view.data)),
+        element_bytes(sizeof(T)),
+        extents{view.tokens, view.heads, view.head_dim},
+        strides{view.token_stride * element_bytes, view.head_stride * element_bytes,
+                view.dim_stride * element_bytes} {}
+
+  /// First and one past the last byte that `tokens` tokens touch, relative to the address.
+  std::pair<Index, Index> range(Index tokens) const {
+    Index low = 0, high = 0;
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+      const Index steps = (axis == 0 ? tokens : extents[axis]) - 1;
+      (strides[axis] < 0 ? low : high) += steps * strides[axis];
+    }
+    return {low, high + element_bytes};
+  }
+};
 
 /// Whether two views may share an element: their memory overlaps, and they are not different
 /// columns of the same rows (parts of one fused buffer).
-template <class A, class B>
-bool overlap(const TokenView<A>& a, const TokenView<B>& b) {
-  if (a.tokens == 0 || b.tokens == 0) return false;
-  const auto [a_low, a_high] = extent_of(a, a.tokens);
-  const auto [b_low, b_high] = extent_of(b, b.tokens);
-  const auto address = [](const auto* p) { return reinterpret_cast<std::intptr_t>(p); };
-  if (address(a.data + a_low) >= address(b.data + b_high) ||
-      address(b.data + b_low) >= address(a.data + a_high)) {
+inline bool overlap(const Footprint& a, const Footprint& b) {
+  if (a.extents[0] == 0 || b.extents[0] == 0) return false;
+  const auto [a_low, a_high] = a.range(a.extents[0]);
+  const auto [b_low, b_high] = b.range(b.extents[0]);
+  if (a.address + a_low >= b.address + b_high || b.address + b_low >= a.address + a_high) {
     return false;
   }
-  const Index stride = a.token_stride;
-  const Index apart = address(b.data) - address(a.data);
-  if (stride <= 0 || b.token_stride != stride || apart % static_cast<Index>(sizeof(A)) != 0) {
-    return true;
-  }
-  const auto [a_first, a_last] = extent_of(a, 1);
-  const auto [b_first, b_last] = extent_of(b, 1);
-  Index gap = (apart / static_cast<Index>(sizeof(A)) + b_first - a_first) % stride;
+  const Index stride = a.strides[0];
+  if (stride <= 0 || b.strides[0] != stride) return true;
+  const auto [a_first, a_last] = a.range(1);
+  const auto [b_first, b_last] = b.range(1);
+  Index gap = (b.address - a.address + b_first - a_first) % stride;
   if (gap < 0) gap += stride;  // where b's row begins in the row of a
   return gap < a_last - a_first || gap + (b_last - b_first) > stride;
 }
 
 /// Whether two indices of the view may name the same element: with strides in order of size, each
 /// must step over everything the smaller ones reach.
-template <class T>
-bool overlaps_itself(const TokenView<T>& view) {
-  std::pair<Index, Index> axes[] = {{std::abs(view.token_stride), view.tokens},
-                                    {std::abs(view.head_stride), view.heads},
-                                    {std::abs(view.dim_stride), view.head_dim}};
-  std::sort(std::begin(axes), std::end(axes));
-  Index reach = 1;
+inline bool overlaps_itself(const Footprint& view) {
+  std::array<std::pair<Index, Index>, 3> axes;
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    axes[axis] = {std::abs(view.strides[axis]), view.extents[axis]};
+  }
+  if (axes[1] < axes[0]) std::swap(axes[0], axes[1]);
+  if (axes[2] < axes[1]) std::swap(axes[1], axes[2]);
+  if (axes[1] < axes[0]) std::swap(axes[0], axes[1]);
+  Index reach = view.element_bytes;
   for (const auto& [stride, extent] : axes) {
     if (extent <= 1) continue;
     if (stride < reach) return true;
@@ -199,20 +220,18 @@ template <class T>
 void check_row_strides(const AttentionRows<T>& rows, Index kv_heads, Index longest) {
   const TokenView<T> all{rows.data, rows.rows,       kv_heads,
                          longest,   rows.row_stride, rows.head_stride};
-  if (!overlaps_itself(all)) return;
+  if (!overlaps_itself(Footprint(all))) return;
   refuse(
       "rows",
       text("strides that keep rows and heads apart, ", longest, " numbers each (the longest head)"),
       text("row_stride ", rows.row_stride, ", head_stride ", rows.head_stride));
 }
 
-template <class T>
-void check_output(const TokenView<const T>& q, const TokenView<const T>& k,
-                  const TokenView<const T>& v, const TokenView<T>& out) {
+inline void check_output(const Footprint& q, const Footprint& k, const Footprint& v,
+                         const Footprint& out) {
   if (overlaps_itself(out))
     refuse("out", "strides that give every element a place of its own", "overlapping elements");
-  const bool in_place = out.data == q.data && out.token_stride == q.token_stride &&
-                        out.head_stride == q.head_stride && out.dim_stride == q.dim_stride;
+  const bool in_place = out.address == q.address && out.strides == q.strides;
   if (!in_place && overlap(q, out)) {
     refuse("out", "memory apart from q, or exactly q's view", "a view that overlaps q");
   }
@@ -220,13 +239,19 @@ void check_output(const TokenView<const T>& q, const TokenView<const T>& k,
     refuse("out", "memory apart from k and v", "a view that overlaps one of them");
   }
 }
+template <class T>
+void check_output(const TokenView<const T>& q, const TokenView<const T>& k,
+                  const TokenView<const T>& v, const TokenView<T>& out) {
+  check_output(Footprint(q), Footprint(k), Footprint(v), Footprint(out));
+}
 
 /// Chunks of one batch run at the same time: neither may write what the other reads or writes.
 template <class T>
 void check_apart(const Chunk<T>& a, const Chunk<T>& b) {
   const auto touches = [](const TokenView<T>& out, const Chunk<T>& other) {
-    return overlap(out, other.out) || overlap(out, other.q) || overlap(out, other.k) ||
-           overlap(out, other.v);
+    const Footprint written(out);
+    return overlap(written, Footprint(other.out)) || overlap(written, Footprint(other.q)) ||
+           overlap(written, Footprint(other.k)) || overlap(written, Footprint(other.v));
   };
   if (touches(a.out, b) || touches(b.out, a)) {
     refuse("chunks", "an out apart from the views of all others", "one that overlaps");

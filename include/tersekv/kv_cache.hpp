@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory_resource>
-#include <ranges>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -112,10 +111,11 @@ class KVCache {
     extend(std::span<const Chunk<T>>(&chunk, 1), options);
   }
   /// A std::vector, std::array, ... of chunks.
-  template <std::ranges::contiguous_range Chunks>
+  template <class Chunks>
+  requires requires(const Chunks& chunks) { std::span(chunks); }
   void extend(const Chunks& chunks, ExtendOptions options = {}) {
-    using Each = std::ranges::range_value_t<Chunks>;
-    extend(std::span<const Each>(std::ranges::data(chunks), std::ranges::size(chunks)), options);
+    const std::span all(chunks);
+    extend(std::span<const typename decltype(all)::value_type>(all), options);
   }
   /// Of sequence 0.
   template <Element T>
