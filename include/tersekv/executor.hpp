@@ -5,6 +5,10 @@
 
 #if defined(_OPENMP)
 #include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #endif
 
 namespace tersekv {
@@ -15,9 +19,10 @@ namespace tersekv {
 ///   template <class F> void run(Index n, F&& f) const;  // f(task, worker), task in [0, n)
 ///
 /// where no two tasks run at once with the same worker number, all are done when `run` returns, and
-/// `run` does not throw of its own. Tasks are of unlike lengths: give each to whoever is free. A
-/// task is a head, or a part of a long one where heads do not go round among the workers. Results
-/// do not depend on the executor.
+/// `run` does not throw of its own. A task is a head, or a part of a long one where heads do not go
+/// round among the workers. Give the same task to the same worker every time, as far as that is
+/// free: what it knows of the head is in its caches. Tasks are of unlike lengths, so whoever is
+/// done takes from others. Results do not depend on the executor.
 struct SerialExecutor {
   int workers() const { return 1; }
   template <class F>
@@ -37,8 +42,19 @@ class OpenMPExecutor {
   template <class F>
   void run(Index n, F&& f) const {
     if (n == 1) return f(Index{0}, 0);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads_)
-    for (Index task = 0; task < n; ++task) f(task, omp_get_thread_num());
+    const Index lots = std::min<Index>(n, 64);  // a bit for each, set when taken
+    std::atomic<std::uint64_t> taken = 0;
+#pragma omp parallel num_threads(threads_)
+    {
+      const int worker = omp_get_thread_num(), workers = omp_get_num_threads();
+      const auto take = [&](Index lot) {
+        const std::uint64_t bit = std::uint64_t{1} << lot;
+        if ((taken.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) return;
+        for (Index task = lot; task < n; task += lots) f(task, worker);
+      };
+      for (Index lot = worker; lot < lots; lot += workers) take(lot);  // its own
+      for (Index lot = lots - 1; lot >= 0; --lot) take(lot);           // and what is left
+    }
   }
 
  private:
