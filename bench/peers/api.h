@@ -70,6 +70,9 @@ double tersekv_peers_prompt(void* set, int64_t queries, int64_t calls);
 /* `calls` decode steps by the verbs, round the copies: seconds[4 i ..] = append, attend (with rows
  * where the policy wants them), observe, compress of step i. */
 int tersekv_peers_steps(void* set, int64_t calls, double* seconds);
+/* `calls` decode steps by `extend`, round the copies: seconds[2 i ..] = the whole step; observe and
+ * compress within it, on the thread with the most of them. */
+int tersekv_peers_extends(void* set, int64_t calls, double* seconds);
 /* `calls` decode steps, round the copies: seconds[2 i ..] = attention alone, `extend` of one token.
  */
 int tersekv_peers_pairs(void* set, int64_t calls, double* seconds);

@@ -48,6 +48,7 @@ class AnySet {
   virtual double similarity(Index calls, float* products) = 0;
   virtual double prompt(Index queries, Index calls) = 0;
   virtual void steps(Index calls, double* seconds) = 0;
+  virtual void extends(Index calls, double* seconds) = 0;
   virtual void pairs(Index calls, double* seconds) = 0;
   virtual void stream(Index calls, double* seconds) = 0;
 };

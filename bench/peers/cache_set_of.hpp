@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "cache_set.hpp"
+#include "timed_policy.hpp"
 
 namespace tersekv::peers {
 
@@ -15,10 +16,10 @@ inline constexpr const char* kElements = "float32 float16 bfloat16 int8";
 template <class PolicyType, class T>
 class CacheSet final : public AnySet {
  public:
-  using Cache = KVCache<PolicyType, T, T, Threads>;
+  using Cache = KVCache<TimedPolicy<PolicyType>, T, T, Threads>;
 
   CacheSet(const SetShape& shape, const PolicyType& policy)
-      : CacheSet(shape, Cache(shape.config(), policy, Threads(shape.threads))) {
+      : CacheSet(shape, Cache(shape.config(), TimedPolicy(policy), Threads(shape.threads))) {
     bench::Tokens chunk(shape.heads(), std::min<Index>(kFillChunk, shape.tokens));
     for (Index first = 0; first < shape.tokens; first += kFillChunk) {
       const Index count = std::min(kFillChunk, shape.tokens - first);
@@ -138,6 +139,14 @@ class CacheSet final : public AnySet {
       const bench::VerbSeconds verbs = step_(one, token_);
       seconds[0] = verbs.append, seconds[1] = verbs.attend;
       seconds[2] = verbs.observe, seconds[3] = verbs.compress;
+    }
+  }
+  void extends(Index calls, double* seconds) override {
+    for (Index i = 0; i < calls; ++i, seconds += 2) {
+      Cache& one = next_with_token();
+      policy_seconds.start(shape_.threads);
+      seconds[0] = extend(one);
+      seconds[1] = policy_seconds.stop();
     }
   }
   void pairs(Index calls, double* seconds) override {

@@ -110,6 +110,9 @@ double tersekv_peers_prompt(void* set, int64_t queries, int64_t calls) {
 int tersekv_peers_steps(void* set, int64_t calls, double* seconds) {
   return status_of([&] { set_of(set).steps(calls, seconds); });
 }
+int tersekv_peers_extends(void* set, int64_t calls, double* seconds) {
+  return status_of([&] { set_of(set).extends(calls, seconds); });
+}
 int tersekv_peers_pairs(void* set, int64_t calls, double* seconds) {
   return status_of([&] { set_of(set).pairs(calls, seconds); });
 }

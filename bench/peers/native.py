@@ -31,6 +31,7 @@ _SIGNATURES = {
     "similarity": (D, (P, I, P)),
     "prompt": (D, (P, I, I)),
     "steps": (INT, (P, I, P)),
+    "extends": (INT, (P, I, P)),
     "pairs": (INT, (P, I, P)),
     "stream": (INT, (P, I, P)),
 }
@@ -157,6 +158,13 @@ class Caches:
         seconds = doubles(4 * calls)
         self.call("steps", calls, seconds)
         return [sum(seconds[verb::4]) for verb in range(4)]
+
+    def extends(self, calls):
+        """Seconds of [extend, observe and compress within it on the thread with the most of them], all
+        calls together."""
+        seconds = doubles(2 * calls)
+        self.call("extends", calls, seconds)
+        return [sum(seconds[which::2]) for which in range(2)]
 
     def pairs(self, calls):
         """Seconds of [attention alone, extend], all calls together."""

@@ -38,13 +38,15 @@ def described(case, copies, caches, samples, error):
 
 
 def measure_step(bench, case):
-    """Every verb of a decode step, over as many layers as an engine would go through."""
+    """Every verb of a decode step, and `extend` with the policy's part of it, over as many layers as an
+    engine would go through."""
     copies = cases.copies_of_engine(case)
     with filled(bench, case, copies) as caches:
         caches.steps(WARM_STEPS * copies)
         error = torch_peer.verify("ours", caches.difference(), OURS_TOLERANCE)
         calls = copies * max(1, 64 // copies)
-        samples = rounds(bench, lambda: (caches.steps(calls), calls), VERBS)
+        samples = rounds(bench, lambda: (caches.steps(calls) + caches.extends(calls), calls),
+                         VERBS + ("extend", "policy"))
         return described(case, copies, caches, samples, error)
 
 

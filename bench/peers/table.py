@@ -72,13 +72,17 @@ def disturbed(report):
 
 def steps(results):
     print("## A policy's step\n")
-    print("By the verbs, one token a layer, as many layers as an engine goes through (`copies`). "
-          "Share: observe and compress over attention. Bytes: all that a layer's cache holds.\n")
-    rows(["policy, q/KV heads/dim, type, entries x threads", "copies", "share of attention",
-          "append us", "attend us", "observe us", "compress us", "entries", "all KiB"],
-         [[r["case"], str(r["copies"]), percent(goals.policy_share(r["samples_us"]))] +
-          [text(goals.median(r["samples_us"], v)) for v in ("append", "attend", "observe",
-                                                            "compress")] +
+    print("One token a layer, as many layers as an engine goes through (`copies`). Shares: observe and "
+          "compress over the attention of `attend`, timed within `extend`, where each head's follow its "
+          "attention, and called as verbs, for all heads one after the other. Bytes: all that a "
+          "layer's cache holds.\n")
+    rows(["policy, q/KV heads/dim, type, entries x threads", "copies", "share in extend",
+          "share by verbs", "extend us", "of it policy us", "append us", "attend us", "observe us",
+          "compress us", "entries", "all KiB"],
+         [[r["case"], str(r["copies"]), percent(goals.share_in_extend(r["samples_us"])),
+           percent(goals.share_by_verbs(r["samples_us"]))] +
+          [text(goals.median(r["samples_us"], v)) for v in ("extend", "policy", "append", "attend",
+                                                            "observe", "compress")] +
           [str(r["length"]), kib(r["bytes"])] for r in results])
 
 

@@ -35,12 +35,12 @@ def attention(case="a", level="memory", heads=(32, 8), element="bfloat16", **tim
             "samples_us": three(us)}
 
 
-def step(policy="h2o", entries=512, observe=3.0, compress=1.0, threads=1):
+def step(policy="h2o", entries=512, observe=3.0, compress=1.0, threads=1, within=3.0, extend=110.0):
     return {"case": f"{policy} {entries}", "policy": policy, "entries": entries, "threads": threads,
             "q_heads": 9, "kv_heads": 3, "head_dim": 64, "element": "bfloat16", "copies": 32,
             "length": entries, "bytes": HELD,
             "samples_us": three({"append": 1.0, "attend": 100.0, "observe": observe,
-                                 "compress": compress})}
+                                 "compress": compress, "extend": extend, "policy": within})}
 
 
 def overhead(policy="full", extend=108.0):

@@ -25,7 +25,7 @@ class Goals(unittest.TestCase):
             engine=[decode(ours_keepkv=50.0), decode(100, llama_cpp=85.0), agreement(),
                     {**decode(1000, llama_cpp=101.0, llama_cpp_flash=120.0), "kind": "prompt"}])
         self.assertEqual([name for name, met in verdicts.items() if met is not True], [])
-        self.assertEqual(len(verdicts), 19)
+        self.assertEqual(len(verdicts), 20)
 
     def test_each_can_be_missed(self):
         for sections, name in (
@@ -44,7 +44,8 @@ class Goals(unittest.TestCase):
                  "KeepKV's similarity over attention, 1 query heads a KV head"),
                 ({"attention": [attention(plain=95.0)]},
                  "with log-weights and rows over without"),
-                ({"steps": [step(compress=2.1)]}, "a policy's step over attention"),
+                ({"steps": [step(compress=2.1)]}, "a policy's step over attention, by the verbs"),
+                ({"steps": [step(within=5.1)]}, "a policy's step over attention, within extend"),
                 ({"overheads": [overhead(extend=110.1)]}, "extend over attention alone, less 1"),
                 ({"streaming": [stream(last=110.1)]},
                  "step at the end of a stream over at its start"),

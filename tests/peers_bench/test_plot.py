@@ -41,7 +41,7 @@ class Plot(FolderTest):
         self.assertAlmostEqual(heights[1] / heights[0], 50 / 95, places=2)
 
     def test_all_points_lie_within(self):
-        drawn = self.drawn(report(steps=[step("h2o", n, observe=n) for n in (512, 4096, 32768)]))
+        drawn = self.drawn(report(steps=[step("h2o", n, extend=n) for n in (512, 4096, 32768)]))
         for each in drawn["steps.svg"].findall(f"{SVG}circle"):
             self.assertTrue(plot.LEFT <= float(each.get("cx")) <= plot.WIDTH - plot.RIGHT)
             self.assertTrue(plot.TOP <= float(each.get("cy")) <= plot.HEIGHT - plot.BOTTOM)

@@ -28,7 +28,7 @@ class Table(TableTest):
     def test_other_sections(self):
         text = self.markdown(report(steps=[step()], overheads=[overhead()], streaming=[stream()],
                                     prompts=[prompt()]))
-        self.assertIn("| h2o 512 | 32 | 4.0 % | 1 | 100 | 3 | 1 | 512 | 10 |", text)
+        self.assertIn("| h2o 512 | 32 | 3.0 % | 4.0 % | 110 | 3 | 1 | 100 | 3 | 1 | 512 | 10 |", text)
         self.assertIn("| full 512 | 0.02 | 8.0 % | 100 | 108 | 2 |", text)
         self.assertIn("| h2o 512 | 100 | 105 | 1.05 | 10 | 10 |", text)
         self.assertIn("| p | 0.70 | 3.00 | 0.014 | 0.02 | 0.1 | 10 |", text)

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <tersekv/tersekv.hpp>
+#include <vector>
+
+namespace tersekv::peers {
+
+/// What the policies' parts of a step take on each thread, while someone asks.
+class PolicySeconds {
+ public:
+  /// Of `threads` threads, from now on.
+  void start(int threads) { of_thread_.assign(static_cast<std::size_t>(threads), Sum{}); }
+  /// Of the thread with the most, since `start`.
+  double stop() {
+    double most = 0;
+    for (const Sum& sum : of_thread_) most = std::max(most, sum.seconds);
+    of_thread_.clear();
+    return most;
+  }
+  template <class F>
+  void time(F&& f) {
+    if (of_thread_.empty()) return f();
+    const auto begun = Clock::now();
+    f();
+    of_thread_.at(thread()).seconds += std::chrono::duration<double>(Clock::now() - begun).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct alignas(64) Sum {  // a cache line each
+    double seconds = 0;
+  };
+  static std::size_t thread() {
+#if defined(_OPENMP)
+    return static_cast<std::size_t>(omp_get_thread_num());
+#else
+    return 0;
+#endif
+  }
+  std::vector<Sum> of_thread_;
+};
+inline PolicySeconds policy_seconds;
+
+/// A policy whose part of a step can be timed within `extend`.
+template <class PolicyType>
+struct TimedPolicy : PolicyType {
+  explicit TimedPolicy(const PolicyType& policy) : PolicyType(policy) {}
+
+  template <class Team, class Head>
+  void observe(Team& team, const Head& head, const Observation& row) const {
+    policy_seconds.time([&] { PolicyType::observe(team, head, row); });
+  }
+  template <class Team, class Head>
+  void compress(Team& team, const Head& head) const {
+    policy_seconds.time([&] { PolicyType::compress(team, head); });
+  }
+};
+
+}  // namespace tersekv::peers
