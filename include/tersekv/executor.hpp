@@ -42,7 +42,8 @@ class OpenMPExecutor {
   template <class F>
   void run(Index n, F&& f) const {
     if (n == 1) return f(Index{0}, 0);
-    const Index lots = std::min<Index>(n, 64);  // a bit for each, set when taken
+    // Each lot, of the tasks that are 64 apart, has a bit that is set when it is taken.
+    const Index lots = std::min<Index>(n, 64);
     std::atomic<std::uint64_t> taken = 0;
 #pragma omp parallel num_threads(threads_)
     {

@@ -35,18 +35,22 @@ struct FusedWindowAttention : ScorerBase {
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     const Index at = queries_of_block(head);
     if (at == 0) {
-      for (Index j = window - 2; j >= 0; --j) {
-        team.for_each_entry(head, head.length(), [&](auto i) {
-          head.stat(kRows + j, i) = fuse(head.stat(kRows + j, i), head.stat(kRows + j + 1, i));
-        });
-      }
-      team.for_each_entry(head, head.length(), [&](auto i) { head.stat(kBlock, i) = 0; });
+      team.for_each_vector(head, head.length(), [&](auto i) {
+        auto suffix = head.stat(kRows + window - 1, i);
+        for (Index j = window - 2; j > 0; --j) {  // row 0 is overwritten below
+          suffix = fuse(head.stat(kRows + j, i), suffix);
+          head.set_stat(kRows + j, i, suffix);
+        }
+        head.set_stat(kBlock, i, decltype(suffix){});
+      });
     }
-    team.for_each_entry(head, head.length(), [&](auto i) {
-      const float attention = i < row.visible ? row.attention[i] : 0.0f;
+    team.for_each_entry(head, row.visible, [&](auto i) {
+      const float attention = row.attention[i];
       head.stat(kRows + at, i) = attention;
       head.stat(kBlock, i) = fuse(head.stat(kBlock, i), attention);
     });
+    team.for_each(head.length() - row.visible,
+                  [&](Index i) { head.stat(kRows + at, row.visible + i) = 0; });
     team.once([&] { head.reg(0) = static_cast<float>(at + 1 == window ? 0 : at + 1); });
   }
   template <class Head, class Slot>
