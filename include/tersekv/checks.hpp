@@ -152,30 +152,30 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
   }
 }
 
-/// Where the elements of a view lie, for arithmetic on addresses: whatever their type, so that
-/// these checks are compiled once.
+/// Where the elements of a view lie, whatever their type: so that these checks are compiled once.
 struct Footprint {
   std::intptr_t address = 0;
   Index element_bytes = 1;
-  Extents extents{}, strides{};  // strides in bytes
+  Extents extents{}, strides{};  // strides in elements, as given: of one index, any number
 
+  Footprint() = default;
   template <class T>
-  explicit Footprint(const TokenView<T>& view)
+  Footprint(const TokenView<T>& view)  // NOLINT: a view is what the checks are called with
       : address(reinterpret_cast<std::intptr_t>(view.data)),
         element_bytes(sizeof(T)),
         extents{view.tokens, view.heads, view.head_dim},
-        strides{view.token_stride * element_bytes, view.head_stride * element_bytes,
-                view.dim_stride * element_bytes} {}
+        strides{view.token_stride, view.head_stride, view.dim_stride} {}
 
-  /// First and one past the last byte that `tokens` tokens touch, relative to the address.
+  /// First and one past the last of the elements that `tokens` tokens touch, relative to the first.
   std::pair<Index, Index> range(Index tokens) const {
     Index low = 0, high = 0;
     for (std::size_t axis = 0; axis < 3; ++axis) {
       const Index steps = (axis == 0 ? tokens : extents[axis]) - 1;
       (strides[axis] < 0 ? low : high) += steps * strides[axis];
     }
-    return {low, high + element_bytes};
+    return {low, high + 1};
   }
+  std::intptr_t address_of(Index element) const { return address + element * element_bytes; }
 };
 
 /// Whether two views may share an element: their memory overlaps, and they are not different
@@ -184,16 +184,16 @@ inline bool overlap(const Footprint& a, const Footprint& b) {
   if (a.extents[0] == 0 || b.extents[0] == 0) return false;
   const auto [a_low, a_high] = a.range(a.extents[0]);
   const auto [b_low, b_high] = b.range(b.extents[0]);
-  if (a.address + a_low >= b.address + b_high || b.address + b_low >= a.address + a_high) {
+  if (a.address_of(a_low) >= b.address_of(b_high) || b.address_of(b_low) >= a.address_of(a_high)) {
     return false;
   }
-  const Index stride = a.strides[0];
-  if (stride <= 0 || b.strides[0] != stride) return true;
+  const Index stride = a.strides[0], apart = b.address - a.address;
+  if (stride <= 0 || b.strides[0] != stride || apart % a.element_bytes != 0) return true;
   const auto [a_first, a_last] = a.range(1);
   const auto [b_first, b_last] = b.range(1);
-  Index gap = (b.address - a.address + b_first - a_first) % stride;
+  Index gap = (apart / a.element_bytes + b_first - a_first) % stride;
   if (gap < 0) gap += stride;  // where b's row begins in the row of a
-  return gap < a_last - a_first || gap + (b_last - b_first) > stride;
+  return gap < a_last - a_first || b_last - b_first > stride - gap;
 }
 
 /// Whether two indices of the view may name the same element: with strides in order of size, each
@@ -206,7 +206,7 @@ inline bool overlaps_itself(const Footprint& view) {
   if (axes[1] < axes[0]) std::swap(axes[0], axes[1]);
   if (axes[2] < axes[1]) std::swap(axes[1], axes[2]);
   if (axes[1] < axes[0]) std::swap(axes[0], axes[1]);
-  Index reach = view.element_bytes;
+  Index reach = 1;
   for (const auto& [stride, extent] : axes) {
     if (extent <= 1) continue;
     if (stride < reach) return true;
@@ -220,7 +220,7 @@ template <class T>
 void check_row_strides(const AttentionRows<T>& rows, Index kv_heads, Index longest) {
   const TokenView<T> all{rows.data, rows.rows,       kv_heads,
                          longest,   rows.row_stride, rows.head_stride};
-  if (!overlaps_itself(Footprint(all))) return;
+  if (!overlaps_itself(all)) return;
   refuse(
       "rows",
       text("strides that keep rows and heads apart, ", longest, " numbers each (the longest head)"),
@@ -239,19 +239,13 @@ inline void check_output(const Footprint& q, const Footprint& k, const Footprint
     refuse("out", "memory apart from k and v", "a view that overlaps one of them");
   }
 }
-template <class T>
-void check_output(const TokenView<const T>& q, const TokenView<const T>& k,
-                  const TokenView<const T>& v, const TokenView<T>& out) {
-  check_output(Footprint(q), Footprint(k), Footprint(v), Footprint(out));
-}
 
 /// Chunks of one batch run at the same time: neither may write what the other reads or writes.
 template <class T>
 void check_apart(const Chunk<T>& a, const Chunk<T>& b) {
-  const auto touches = [](const TokenView<T>& out, const Chunk<T>& other) {
-    const Footprint written(out);
-    return overlap(written, Footprint(other.out)) || overlap(written, Footprint(other.q)) ||
-           overlap(written, Footprint(other.k)) || overlap(written, Footprint(other.v));
+  const auto touches = [](const Footprint& out, const Chunk<T>& other) {
+    return overlap(out, other.out) || overlap(out, other.q) || overlap(out, other.k) ||
+           overlap(out, other.v);
   };
   if (touches(a.out, b) || touches(b.out, a)) {
     refuse("chunks", "an out apart from the views of all others", "one that overlaps");

@@ -131,6 +131,28 @@ TEST_CASE("hostile: views of other extents, and null pointers, are refused") {
   CHECK(with([](C& c) { c.k.tokens = -1; }, {"tokens", "-1"}));
 }
 
+TEST_CASE("hostile: the stride between the tokens of one token may be any number") {
+  const auto one_token = [](Chunk<float> chunk) {
+    for (auto* view : {&chunk.q, &chunk.k, &chunk.v}) {
+      *view = view->rows(0, 1);
+      view->token_stride = std::numeric_limits<Index>::max();
+    }
+    chunk.out = chunk.out.rows(0, 1);
+    chunk.out.token_stride = std::numeric_limits<Index>::max();
+    return chunk;
+  };
+  Trial trial(h2o());
+  trial.chunk = one_token(trial.chunk);
+  trial.cache.extend(trial.chunk);
+  CHECK(trial.cache.tokens_seen(0) == 31);
+
+  const Chunk<float> apart = trial.chunk;
+  for (const Index shift : {0, 3, -3}) {
+    trial.chunk.out.data = const_cast<float*>(apart.k.data) + shift;
+    CHECK(trial({"out", "overlaps"}));
+  }
+}
+
 TEST_CASE("hostile: sequences, heads and options that do not exist are refused") {
   for (const Index s : {Index{-1}, Index{2}, kUnlimited, std::numeric_limits<Index>::min()}) {
     Trial trial(h2o());
