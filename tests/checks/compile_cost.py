@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-MOST_TIMES_EIGEN = 4.5  # 2.9 to 3.5 when this was written
+MOST_TIMES_EIGEN = 4.5  # 2.7 to 3.4 when this was written
 LEAST_TIMES_EIGEN = 1.0  # less would mean that nothing was compiled
 MOST_KIB = 200  # 95 when this was written
 
