@@ -25,11 +25,15 @@ inline void with_constant(Index n, F&& f) {
   f.template operator()<Max>();
 }
 
-/// Calls f.template operator()<N>(at) for runs of N = Max, Max / 2, ... 1 that cover [0, n).
+/// Vectors of a page's entries, and of a row of sums, come in multiples of this.
+inline constexpr int kLeastRun = simd::kMostLanes / simd::kLanes;
+
+/// Calls f.template operator()<N>(at) for runs of N = Max, Max / 2, ... vectors that cover [0, n),
+/// a multiple of kLeastRun.
 template <int Max, class F>
 inline void for_runs(Index n, F&& f, Index at = 0) {
   for (; at + Max <= n; at += Max) f.template operator()<Max>(at);
-  if constexpr (Max > 1) for_runs<Max / 2>(n, f, at);
+  if constexpr (Max > 1 && Max > kLeastRun) for_runs<Max / 2>(n, f, at);
 }
 
 /// Dimensions whose products are added up before they join the rest of a logit, for precision.
@@ -123,7 +127,7 @@ template <class Value>
 void value_tile(const Value* values, const Value* ahead, Index head_dim, Index entries,
                 const float* weights, Index num_rows, Index weight_stride, const float* factors,
                 float* sums, Index sum_stride) {
-  const Index vectors = (head_dim + simd::kLanes - 1) / simd::kLanes;
+  const Index vectors = padded_dim(head_dim) / simd::kLanes;
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
       constexpr int most = Rows > 2 ? 4 : 8;

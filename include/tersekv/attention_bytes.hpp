@@ -143,7 +143,7 @@ inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_d
 inline void byte_value_tile(const Int8* values, const Int8* ahead, Index head_dim, Index entries,
                             const float* digits, Index num_rows, Index stride, const float* units,
                             const float* factors, float* sums, Index sum_stride) {
-  const Index vectors = (head_dim + simd::kLanes - 1) / simd::kLanes;
+  const Index vectors = padded_dim(head_dim) / simd::kLanes;
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
       for_runs<kByteVectors<Rows>>(vectors, [&]<int Vectors>(Index v) {

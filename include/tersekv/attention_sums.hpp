@@ -10,10 +10,6 @@
 
 namespace tersekv {
 
-/// Room for `n` floats, rounded up to whole vectors: the widest ones, so that a program of parts
-/// compiled for different machines agrees about it.
-inline Index padded_dim(Index n) { return (n + 15) / 16 * 16; }
-
 namespace detail {
 
 /// What the softmax of several rows over some of the entries comes to: of each row its mass, the

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -14,24 +15,40 @@
 
 namespace tersekv::detail {
 
+/// One part of a message: text that lives elsewhere, or a number. Numbers of all types come down to
+/// two, so that a program holds and compiles little for what it seldom says.
+class TextPart {
+ public:
+  TextPart(const char* text) : text_(text) {}                 // NOLINT: what `text` is called with
+  TextPart(const std::string& text) : text_(text.c_str()) {}  // NOLINT: likewise
+  template <class Number>
+  requires std::is_arithmetic_v<Number> TextPart(Number x) {  // NOLINT: likewise
+    if constexpr (std::is_floating_point_v<Number>) {
+      write(static_cast<double>(x));
+    } else {
+      write(static_cast<long long>(x));
+    }
+  }
+  const char* text() const { return text_ != nullptr ? text_ : number_; }
+
+ private:
+  void write(double x) { std::snprintf(number_, sizeof number_, "%g", x); }
+  void write(long long x) { std::snprintf(number_, sizeof number_, "%lld", x); }
+
+  const char* text_ = nullptr;
+  char number_[32];
+};
+
+inline std::string join(std::initializer_list<TextPart> parts) {
+  std::string result;
+  for (const TextPart& part : parts) result += part.text();
+  return result;
+}
 /// The parts in a row. (g++ 12 sees overlaps that are not there in chains of std::string's `+`, and
 /// would tell the includer so.)
 template <class... Parts>
 std::string text(const Parts&... parts) {
-  std::string result;
-  const auto add = [&]<class Part>(const Part& part) {
-    if constexpr (std::is_floating_point_v<Part>) {
-      char number[32];
-      std::snprintf(number, sizeof number, "%g", static_cast<double>(part));
-      result += number;
-    } else if constexpr (std::is_integral_v<Part>) {
-      result += std::to_string(part);
-    } else {
-      result += part;
-    }
-  };
-  (add(parts), ...);
-  return result;
+  return join({TextPart(parts)...});
 }
 
 [[noreturn]] inline void refuse(const std::string& what, const std::string& expected,

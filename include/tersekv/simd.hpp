@@ -30,6 +30,10 @@ inline constexpr int kLanes = 8;
 inline constexpr int kLanes = 4;
 #endif
 
+/// Lanes of the widest vectors: what is laid out in whole vectors is so for them, and a program of
+/// parts compiled for different machines agrees about it.
+inline constexpr int kMostLanes = 16;
+
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
 
@@ -340,3 +344,10 @@ inline bool any_equal(Floats v, float x) {
 }
 
 }  // namespace tersekv::simd
+
+namespace tersekv {
+/// Room for `n` floats in whole vectors, of any machine.
+inline Index padded_dim(Index n) {
+  return (n + simd::kMostLanes - 1) / simd::kMostLanes * simd::kMostLanes;
+}
+}  // namespace tersekv

@@ -118,7 +118,7 @@ class Space {
     std::pmr::vector<float> block(static_cast<std::size_t>(count.used), block_.get_allocator());
     take.block = block.data();
     buffers.cut(take, entries, form, more...);
-    block_ = std::move(block);  // same resource: its address stays
+    block_.swap(block);  // of the same resource
     buffers_ = buffers;
     entries_ = entries;
   }
