@@ -23,33 +23,6 @@ namespace simd = tersekv::simd;
 
 namespace {
 
-// Relative errors of exp. The header promises 3e-7, under any flags; that a term of the polynomial
-// is missing shows well below.
-constexpr double kExpMean = 2.8e-8, kExpLargest = 1.5e-7;
-
-simd::Floats exp(simd::Floats x) { return simd::exp_over(x, simd::Floats{}); }
-
-/// Relative errors of e^x over the given arguments, every lane used.
-ErrorStatistics exp_errors(const std::vector<float>& x) {
-  ErrorStatistics errors;
-  for (std::size_t start = 0; start + simd::kLanes <= x.size(); start += simd::kLanes) {
-    const simd::Floats result = exp(simd::load(x.data() + start));
-    for (int lane = 0; lane < simd::kLanes; ++lane) {
-      const double want = std::exp(static_cast<double>(x[start + static_cast<std::size_t>(lane)]));
-      errors.add(result[lane], want, want);
-    }
-  }
-  return errors;
-}
-
-std::vector<float> ramp(double low, double high, int count) {
-  std::vector<float> x;
-  for (int i = 0; i < count; ++i) x.push_back(static_cast<float>(low + (high - low) * i / count));
-  return x;
-}
-
-float exp_of(float x) { return exp(simd::broadcast(x))[0]; }
-
 template <class T>
 void check_load() {
   Random random(3);
@@ -70,69 +43,6 @@ void check_load() {
 
 }  // namespace
 
-TEST_CASE("exp stays within its promised relative error, and errs as float must") {
-  for (const auto& [low, high] : {std::pair{-86.5, 0.0}, std::pair{0.0, 86.9}, std::pair{-1.0, 1.0},
-                                  std::pair{-1e-3, 1e-3}}) {
-    INFO("from " << low << " to " << high);
-    const ErrorStatistics errors = exp_errors(ramp(low, high, 400000));
-    CHECK(within(errors, {1.5e-8, kExpMean}, {4e-8, kExpLargest}));
-  }
-}
-
-TEST_CASE("exp is right where its reduction changes the power of two") {
-  std::vector<float> x;
-  for (int n = -125; n <= 125; ++n) {
-    float middle = static_cast<float>((n + 0.5) * std::log(2.0));
-    for (int step = 0; step < 4; ++step) middle = std::nextafter(middle, -1000.0f);
-    for (int step = 0; step < 8; ++step) {
-      x.push_back(middle);
-      middle = std::nextafter(middle, 1000.0f);
-    }
-  }
-  x.resize(x.size() / 16 * 16);
-  CHECK(within(exp_errors(x), {1.5e-8, 2 * kExpMean}, {4e-8, kExpLargest}));
-}
-
-TEST_CASE("exp of 0 is 1") {
-  CHECK(exp_of(0.0f) == 1.0f);
-  CHECK(exp_of(-0.0f) == 1.0f);
-}
-
-TEST_CASE("exp does not become zero") {
-  for (float x : {87.0f, 100.0f, 1e4f, 1e30f}) {
-    CHECK(exp_of(-x) >= 0x1p-126f);
-    CHECK(exp_of(-x) <= 0x1p-124f);
-  }
-}
-
-TEST_CASE("exp relative to a power of two is the same bits for every power") {
-  Random random(5);
-  INFO(random);
-  for (int trial = 0; trial < 1000; ++trial) {
-    const simd::Floats x = simd::broadcast(static_cast<float>(random.normal(40)));
-    const float power = simd::power_of(x)[0];
-    const float plain = simd::exp_over(x, simd::broadcast(power))[0];
-    CHECK((plain > 0.7f && plain < 1.42f));
-    for (float more : {1.0f, 7.0f, 100.0f}) {
-      const simd::Floats k = simd::broadcast(power + more);
-      CHECK(simd::exp_over(x, k)[0] == plain * simd::exp2(simd::broadcast(-more))[0]);
-    }
-  }
-}
-
-TEST_CASE("exp relative to a power of two keeps order and size for arguments of any size") {
-  for (float x : {1e4f, 1e7f, 3e9f, 1e20f, 1e37f}) {
-    for (float sign : {1.0f, -1.0f}) {
-      const simd::Floats high = simd::broadcast(sign * x);
-      const simd::Floats low = simd::broadcast(sign * x - 0.5f * x);
-      const simd::Floats power = simd::power_of(high);
-      const float most = simd::exp_over(high, power)[0];
-      CHECK((most > 0.7f && most < 1.42f));
-      CHECK(simd::exp_over(low, power)[0] < 0x1p-124f);
-    }
-  }
-}
-
 TEST_CASE("round gives the nearest whole number, whatever its size") {
   Random random(6);
   INFO(random);
@@ -142,27 +52,6 @@ TEST_CASE("round gives the nearest whole number, whatever its size") {
       const float whole = simd::round(simd::broadcast(x))[0];
       CHECK(whole == std::nearbyint(whole));
       CHECK(std::abs(whole - x) <= 0.5f);
-    }
-  }
-}
-
-TEST_CASE("exp2 is a power of two, down to 2^-125") {
-  for (int k = -125; k <= 127; ++k) {
-    CHECK(simd::exp2(simd::broadcast(static_cast<float>(k)))[0] == std::ldexp(1.0f, k));
-  }
-  CHECK(simd::exp2(simd::broadcast(-1e30f))[0] == 0x1p-125f);
-}
-
-TEST_CASE("exp never decreases by more than its error") {
-  const std::vector<float> x = ramp(-20, 20, 400000);
-  float before = 0;
-  for (std::size_t start = 0; start + simd::kLanes <= x.size(); start += simd::kLanes) {
-    const simd::Floats result = exp(simd::load(x.data() + start));
-    for (int lane = 0; lane < simd::kLanes; ++lane) {
-      if (result[lane] < before * (1 - static_cast<float>(kExpLargest))) {
-        FAIL("at " << x[start + static_cast<std::size_t>(lane)]);
-      }
-      before = result[lane];
     }
   }
 }

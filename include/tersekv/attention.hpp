@@ -40,6 +40,7 @@ struct AttentionBuffers {
   float* tile = nullptr;     ///< [rows, tile_entries]
   float* sums = nullptr;     ///< [2, AttentionSums::floats(rows, padded_dim(head_dim))]
   float* softmax = nullptr;  ///< [RunningSoftmax::floats(rows)]
+  float* weights = nullptr;  ///< [2, tile_entries]
   // For keys and values of one byte:
   float* byte_queries = nullptr;  ///< [rows, padded_dim(head_dim)]
   float* byte_units = nullptr;    ///< [rows, ByteRows::kUnits]
@@ -122,7 +123,7 @@ class AttentionPass {
     if constexpr (Codec<Key>::scaled) {
       byte_queries_ = {buffers_.byte_queries, buffers_.byte_units, row_floats_};
       for (Index r = 0; r < rows_; ++r) {
-        make_byte_row(request_.query + r * dim_, dim_, head_.shape().scale,
+        make_byte_row(request_.query + r * dim_, dim_, scale(),
                       buffers_.byte_queries + r * row_floats_,
                       buffers_.byte_units + r * ByteRows::kUnits);
       }
@@ -138,12 +139,14 @@ class AttentionPass {
       // Rows of tokens that came before this tile's entries see none of it.
       const Index blind = std::max<Index>(start + request_.tokens - request_.visible, 0) * group_;
       logits(start, entries, blind);
-      softmax(start, entries, blind);
+      softmax(start, entries, blind, weights(start, entries));
       if (request_.out != nullptr) values(start, entries, blind);
     }
     softmax_.finish();
   }
 
+  /// What makes logits of products: those of powers of two.
+  float scale() const { return head_.shape().scale * simd::kLog2e; }
   Index last_page() const { return (request_.visible - 1) / head_.page_size(); }
   Index seen(Index row) const { return request_.visible - (request_.tokens - 1 - row / group_); }
   /// Logits of row r in the tile that starts at `start`, and the rows' stride.
@@ -169,44 +172,49 @@ class AttentionPass {
                     head_.key_scale_page(index) + start % page, false, out, row_stride());
     } else {
       key_tile(keys, ahead, page, dim_, vectors, request_.query + blind * dim_, rows_ - blind,
-               head_.shape().scale, out, row_stride());
+               scale(), out, row_stride());
     }
-    if (request_.logits != nullptr) {
-      for (Index g = 0; g < group_; ++g) {
-        std::copy_n(row_of(g, start), entries,
-                    request_.logits + g * buffers_.shared.stride + start);
+    if (request_.logits == nullptr) return;
+    for (Index g = 0; g < group_; ++g) {
+      const float* row = row_of(g, start);
+      float* to = request_.logits + g * buffers_.shared.stride + start;
+      for (Index i = 0; i < vectors * simd::kLanes; i += simd::kLanes) {
+        simd::store(to + i, simd::load(row + i) * simd::kLn2);
       }
     }
-    if (request_.alpha == 0.0f || !head_.has_weights()) return;
-    add_bias(head_.weight_page(index) + start % page, vectors * simd::kLanes, out, rows_ - blind);
   }
 
-  /// alpha ln w, in whole vectors: what lies beyond the entries has some weight or other, and
-  /// logits that nobody reads.
-  void add_bias(const float* weights, Index entries, float* rows, Index num_rows) {
+  /// The weights of a tile, in whole vectors.
+  TileWeights weights(Index start, Index entries) {
+    if (request_.alpha == 0.0f || !head_.has_weights()) return {};
+    const Index page = head_.page_size(), padded = padded_dim(entries);
+    const float* given = head_.weight_page(start / page) + start % page;
     simd::Ints merged = {};  // most pages hold tokens as they came
-    for (Index i = 0; i < entries; i += simd::kLanes) {
-      merged |= simd::load(weights + i) != simd::broadcast(1.0f);
+    for (Index i = 0; i < padded; i += simd::kLanes) {
+      merged |= simd::load(given + i) != simd::broadcast(1.0f);
     }
-    if (!simd::any(merged)) return;
-    // Locals: what a store to `rows` might change would have to be read again each time.
+    if (!simd::any(merged)) return {};
+    float *powers = buffers_.weights, *factors = buffers_.weights + tile_;
     const float alpha = request_.alpha;
-    const Index stride = row_stride();
-    for (Index i = 0; i < entries; i += simd::kLanes) {
-      const simd::Floats bias = alpha * simd::log(simd::load(weights + i));
-      for (float* row = rows + i; row < rows + i + num_rows * stride; row += stride) {
-        simd::store(row, simd::load(row) + bias);
-      }
+    for (Index i = 0; i < padded; i += simd::kLanes) {
+      const auto scaled = simd::ScaledWeight::of(simd::load(given + i), alpha);
+      simd::store(powers + i, scaled.power);
+      simd::store(factors + i, scaled.factor);
     }
+    for (Index i = entries; i < padded; ++i) {  // of dead slots they may be anything
+      powers[i] = 0.0f;
+      factors[i] = 1.0f;
+    }
+    return {powers, factors};
   }
 
-  void softmax(Index start, Index entries, Index blind) {
+  void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {
     if (seen(blind) - start >= entries) {
-      softmax_.add(blind, rows_, row_of(blind, start), row_stride(), entries, entries);
+      softmax_.add(blind, rows_, row_of(blind, start), row_stride(), entries, entries, weights);
     } else {
       for (Index r = blind; r < rows_; ++r) {
         const Index visible = std::min(entries, seen(r) - start);
-        softmax_.add(r, r + 1, row_of(r, start), row_stride(), visible, entries);
+        softmax_.add(r, r + 1, row_of(r, start), row_stride(), visible, entries, weights);
       }
     }
     if (!kept_) return;
@@ -281,10 +289,14 @@ class AttentionPass {
     for (Index i = 0; i < padded_dim(tiles * group_); i += simd::kLanes) {
       simd::store(shared.powers + i, simd::exp2(simd::load(shared.powers + i)));
     }
-    for (Index t = 0; t < tiles; ++t) {
+    for (Index t = 0; t < tiles;) {
+      const float* powers = shared.powers + t * group_;
       const Index start = t * tile_;
-      entry_attention({shared.kept + start, shared.stride, shared.powers + t * group_, inverses},
-                      group_, request_.reduce, std::min(tile_, request_.visible - start),
+      do {
+        ++t;  // the next tile is mostly relative to the same
+      } while (t < tiles && std::equal(powers, powers + group_, shared.powers + t * group_));
+      entry_attention({shared.kept + start, shared.stride, powers, inverses}, group_,
+                      request_.reduce, std::min(t * tile_, request_.visible) - start,
                       request_.attention + start);
     }
   }

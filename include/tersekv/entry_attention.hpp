@@ -23,17 +23,29 @@ struct KeptExponentials {
   }
 };
 
-/// to[i] = max or sum over Rows rows, and over what is there if `more`, divided by `divisor`.
+/// out[i] = max or sum over Rows rows, and over what is there if `more`, divided by `divisor`, for
+/// `entries` entries in whole vectors: the last ones into `tail`, where they fill none.
 template <int Rows, bool highest>
-inline void join_rows(const KeptExponentials& kept, Index i, bool more, float divisor, float* to) {
-  const simd::Floats least = simd::broadcast(0x1p-124f);  // all that is lower is equal
-  simd::Floats all = more ? simd::load(to) : simd::Floats{};
+inline void join_rows(const KeptExponentials& kept, Index entries, bool more, float divisor,
+                      float* out, float* tail) {
+  const simd::Floats least = simd::broadcast(0x1p-122f);  // all that is lower is equal
+  simd::Floats powers[std::size_t{Rows}], inverses[std::size_t{Rows}];
   for (int r = 0; r < Rows; ++r) {
-    const simd::Floats e = simd::load(kept.data + r * kept.stride + i) * kept.powers[r];
-    const simd::Floats share = simd::max(e, least) * kept.inverses[r];
-    all = highest ? simd::max(all, share) : all + share;
+    powers[r] = simd::broadcast(kept.powers[r]);
+    inverses[r] = simd::broadcast(kept.inverses[r]);
   }
-  simd::store(to, divisor == 1.0f ? all : all / divisor);
+  const Index whole = entries / simd::kLanes * simd::kLanes;
+  // One loop for the tail, too: -ffast-math may round otherwise in every copy of a body.
+  for (Index i = 0; i < entries; i += simd::kLanes) {
+    float* to = i < whole ? out + i : tail;
+    simd::Floats all = more ? simd::load(to) : simd::Floats{};
+    for (int r = 0; r < Rows; ++r) {
+      const simd::Floats e = simd::load(kept.data + r * kept.stride + i) * powers[r];
+      const simd::Floats share = simd::max(e, least) * inverses[r];
+      all = highest ? simd::max(all, share) : all + share;
+    }
+    simd::store(to, divisor == 1.0f ? all : all / divisor);
+  }
 }
 
 /// out[i] = attention to `entries` entries, reduced over `rows` rows.
@@ -46,15 +58,10 @@ inline void entry_attention(const KeptExponentials& kept, Index rows, GroupReduc
     const bool last = r + kRowBlock >= rows;
     const float divisor = last && reduce == GroupReduce::mean ? static_cast<float>(rows) : 1.0f;
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, rows - r), [&]<int Rows>() {
-      const KeptExponentials block = kept.from(r);
-      // One loop for the tail, too: -ffast-math may round otherwise in every copy of a body.
-      for (Index i = 0; i < entries; i += simd::kLanes) {
-        float* to = i < whole ? out + i : tail;
-        if (reduce == GroupReduce::max) {
-          join_rows<Rows, true>(block, i, r > 0, divisor, to);
-        } else {
-          join_rows<Rows, false>(block, i, r > 0, divisor, to);
-        }
+      if (reduce == GroupReduce::max) {
+        join_rows<Rows, true>(kept.from(r), entries, r > 0, divisor, out, tail);
+      } else {
+        join_rows<Rows, false>(kept.from(r), entries, r > 0, divisor, out, tail);
       }
     });
   }

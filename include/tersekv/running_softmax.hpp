@@ -11,9 +11,16 @@
 
 namespace tersekv::detail {
 
+/// The weights of a tile's entries, to the power of alpha, as 2^powers[i] * factors[i].
+struct TileWeights {
+  const float* powers = nullptr;  ///< null: all weights are 1
+  const float* factors = nullptr;
+  simd::ScaledWeight at(Index i) const { return {simd::load(powers + i), simd::load(factors + i)}; }
+};
+
 /// The exponentials of several rows whose logits come tile by tile, and their sums, relative to a
 /// power of two near the highest exponential so far. Changing that is exact, and equal logits get
-/// the same attention to the bit, wherever they lie.
+/// the same attention to the bit, wherever they lie. Logits are those of powers of two.
 class RunningSoftmax {
  public:
   /// Floats of memory for `rows` rows.
@@ -29,13 +36,19 @@ class RunningSoftmax {
     std::fill_n(part_, 16 * sums.rows(), 0.0f);
   }
 
-  /// Rows [r, last): exponentials in place of the logits at `logits` [last - r, stride], `visible`
-  /// of each, with zeros behind them up to `entries` in whole vectors.
-  void add(Index r, Index last, float* logits, Index stride, Index visible, Index entries) {
+  /// Rows [r, last): weighted exponentials in place of the logits at `logits` [last - r, stride],
+  /// `visible` of each, with zeros behind them up to `entries` in whole vectors.
+  void add(Index r, Index last, float* logits, Index stride, Index visible, Index entries,
+           const TileWeights& weights) {
+    if (weights.powers != nullptr) {
+      for (; r < last; ++r, logits += stride) {
+        add_block<1, true>(r, logits, stride, visible, entries, weights);
+      }
+      return;
+    }
     for (; r < last; r += kRowBlock, logits += kRowBlock * stride) {
       with_constant<kRowBlock>(std::min<Index>(kRowBlock, last - r), [&]<int Rows>() {
-        raise<Rows>(r, logits, stride, visible);
-        exponentials<Rows>(r, logits, stride, visible, entries);
+        add_block<Rows, false>(r, logits, stride, visible, entries, weights);
       });
     }
   }
@@ -49,25 +62,35 @@ class RunningSoftmax {
   }
 
  private:
+  template <int Rows, bool weighted>
+  void add_block(Index r, float* logits, Index stride, Index visible, Index entries,
+                 const TileWeights& weights) {
+    raise<Rows, weighted>(r, logits, stride, visible, weights);
+    exponentials<Rows, weighted>(r, logits, stride, visible, entries, weights);
+  }
+
   /// Raises the powers of those rows that the tile goes beyond.
-  template <int Rows>
-  void raise(Index r, float* logits, Index stride, Index visible) {
+  template <int Rows, bool weighted>
+  void raise(Index r, float* logits, Index stride, Index visible, const TileWeights& weights) {
     const Index padded = padded_dim(visible);
     simd::Floats highest[std::size_t{Rows}];
     for (int k = 0; k < Rows; ++k) {
       float* row = logits + k * stride;
-      // The vectors' tail repeats a live logit: it changes no maximum and overflows nothing.
+      // The vectors' tail repeats a live logit: it raises no power by much and overflows nothing.
       for (Index i = visible; i < padded; ++i) row[i] = row[0];
       highest[k] = simd::load(row);
+      if constexpr (weighted) highest[k] += simd::load(weights.powers);
     }
     for (Index i = simd::kLanes; i < padded; i += simd::kLanes) {
       for (int k = 0; k < Rows; ++k) {
-        highest[k] = simd::max(highest[k], simd::load(logits + k * stride + i));
+        simd::Floats here = simd::load(logits + k * stride + i);
+        if constexpr (weighted) here += simd::load(weights.powers + i);
+        highest[k] = simd::max(highest[k], here);
       }
     }
     bool higher = false;
     for (int k = 0; k < Rows; ++k) {
-      highest[k] = simd::power_of(highest[k]);
+      highest[k] = simd::round(highest[k]);
       factor_[r + k] = 1.0f;
       higher |= simd::any_above(highest[k], sums_.power(r + k));
     }
@@ -82,8 +105,16 @@ class RunningSoftmax {
     }
   }
 
-  template <int Rows>
-  void exponentials(Index r, float* logits, Index stride, Index visible, Index entries) {
+  template <bool weighted>
+  static simd::Floats exponential(const float* logits, simd::Floats power, Index i,
+                                  const TileWeights& weights) {
+    if constexpr (weighted) return simd::exp2_over(simd::load(logits), power, weights.at(i));
+    return simd::exp2_over(simd::load(logits), power);
+  }
+
+  template <int Rows, bool weighted>
+  void exponentials(Index r, float* logits, Index stride, Index visible, Index entries,
+                    const TileWeights& weights) {
     simd::Floats power[std::size_t{Rows}], part[std::size_t{Rows}];
     for (int k = 0; k < Rows; ++k) {
       power[k] = simd::broadcast(sums_.power(r + k));
@@ -92,15 +123,16 @@ class RunningSoftmax {
     const Index whole = visible / simd::kLanes * simd::kLanes;
     for (Index i = 0; i < whole; i += simd::kLanes) {
       for (int k = 0; k < Rows; ++k) {
-        const simd::Floats e = simd::exp_over(simd::load(logits + k * stride + i), power[k]);
-        simd::store(logits + k * stride + i, e);
+        float* at = logits + k * stride + i;
+        const simd::Floats e = exponential<weighted>(at, power[k], i, weights);
+        simd::store(at, e);
         part[k] += e;
       }
     }
     for (int k = 0; k < Rows; ++k) {
       float* row = logits + k * stride;
       if (whole < visible) {
-        simd::store(row + whole, simd::exp_over(simd::load(row + whole), power[k]));
+        simd::store(row + whole, exponential<weighted>(row + whole, power[k], whole, weights));
       }
       std::fill(row + visible, row + padded_dim(entries), 0.0f);
       if (whole < visible) part[k] += simd::load(row + whole);

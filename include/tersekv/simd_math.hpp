@@ -37,26 +37,51 @@ inline Floats log(Floats x) {
 #endif
 }
 
-/// The power of two that is nearest to e^x, as its logarithm.
-inline Floats power_of(Floats x) { return round(x * 1.44269504088896341f); }
+inline constexpr float kLog2e = 1.44269504088896341f;  ///< logits times this are powers of two
+inline constexpr float kLn2 = 0.693147180559945309f;
 
-/// e^x 2^-k for whole k >= power_of(x), relative error below 3e-7 for |x| < 1e4 and, beyond, below
-/// what the rounding of x does, also under `-ffast-math`; no less than 2^-125.5. The bits before
-/// the exponent are those of e^x, so results for different k are exact multiples of each other.
-inline Floats exp_over(Floats x, Floats k) {
-  // x = n ln 2 + r with |r| <= ln(2)/2; beyond 2^20 or so, where floats are too far apart for that,
-  // any such r will do.
-  const Floats n = power_of(x);
-  Floats r = keep_order(x - n * 0.693359375f) + n * 2.12194440e-4f;
-  r = max(min(r, broadcast(0.35f)), broadcast(-0.35f));
-  Floats p = r * (1.0f / 5040) + 1.0f / 720;  // as detail::exp_in_range
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const Ints shift = __builtin_convertvector(max(n - k, broadcast(-125.0f)), Ints);
+/// 2^r for |r| <= 1/2, between 0.707 and 1.415; 2^0 is 1. A polynomial fitted to a relative error
+/// of 2e-9; rounding makes that 1.2e-7.
+inline Floats exp2_of_small(Floats r) {
+  Floats p = r * 1.53533620e-4f + 1.33988750e-3f;
+  p = p * r + 9.61843692e-3f;
+  p = p * r + 5.55033237e-2f;
+  p = p * r + 2.40226477e-1f;
+  p = p * r + 6.93147182e-1f;
+  return p * r + 1.0f;
+}
+
+/// A weight as 2^power * factor, with a factor between 0.707 and 1.415.
+struct ScaledWeight {
+  Floats power, factor;
+
+  /// w^alpha for normal w > 0; of other bits, some numbers.
+  static ScaledWeight of(Floats w, float alpha) {
+    if (alpha == 1.0f) {
+      const auto bits = std::bit_cast<Ints>(w);
+      const Ints n = (bits - 0x3f3504f3) >> 23;
+      return {detail::as_floats(n), std::bit_cast<Floats>(bits - (n << 23))};
+    }
+    const Floats x = log(w) * (alpha * kLog2e), n = round(x);
+    return {n, exp2_of_small(keep_order(x - n))};
+  }
+};
+
+/// 2^(x - k) for whole k >= x - 1/2, relative error below 1.2e-7 also under `-ffast-math`; no less
+/// than 2^-124.5. The bits before the exponent are those of 2^x, so results for different k are
+/// exact multiples of each other.
+inline Floats exp2_over(Floats x, Floats k) {
+  const Floats n = round(x);
+  const Floats p = exp2_of_small(keep_order(x - n));
+  const Ints shift = __builtin_convertvector(max(n - k, broadcast(-124.0f)), Ints);
+  return std::bit_cast<Floats>(std::bit_cast<Ints>(p) + (shift << 23));
+}
+/// The same times a weight, for whole k >= x + weight.power - 1/2; no less than 2^-125.01.
+inline Floats exp2_over(Floats x, Floats k, const ScaledWeight& weight) {
+  const Floats n = round(x);
+  const Floats p = keep_order(exp2_of_small(keep_order(x - n))) * weight.factor;
+  const Floats least = broadcast(-124.0f);
+  const Ints shift = __builtin_convertvector(max(keep_order(n - k) + weight.power, least), Ints);
   return std::bit_cast<Floats>(std::bit_cast<Ints>(p) + (shift << 23));
 }
 

@@ -20,12 +20,13 @@ struct WorkspaceForm {
   Index page_size = 0;
   Shape shape;
   Observes observes = Observes::nothing;
-  bool has_bytes = false;  ///< keys or values are of a scaled codec
+  bool has_bytes = false;    ///< keys or values are of a scaled codec
+  bool has_weights = false;  ///< the policy's entries do
 
   template <class PolicyType, class KeyCodec, class ValueCodec>
   static WorkspaceForm of(Index page_size, const Shape& shape) {
     return {page_size, shape, PolicyType::observes,
-            Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled};
+            Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled, PolicyType::uses_weights};
   }
   Index whole_pages(Index entries) const {
     return (entries + page_size - 1) / page_size * page_size;
@@ -58,6 +59,7 @@ struct WorkerBuffers {
     attention.tile = take(rows * tile);
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
     attention.softmax = take(RunningSoftmax::floats(rows));
+    attention.weights = take(2 * tile, form.has_weights);
     attention.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
     attention.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
     attention.share_units = take(rows, form.has_bytes);
