@@ -215,7 +215,8 @@ class HeadWorker {
 
   /// The request for rows [r, r + tokens) of the last q.tokens; copies the group's queries.
   template <class T>
-  [[gnu::noinline]] AttentionRequest request_for(const TokenView<const T>& q, Index r, Index tokens) {
+  [[gnu::noinline]] AttentionRequest request_for(const TokenView<const T>& q, Index r,
+                                                 Index tokens) {
     const Index group = head_.shape().group_size, dim = head_.head_dim();
     float* query = spaces_.worker.query;
     for (Index t = 0; t < tokens; ++t) {
@@ -271,8 +272,8 @@ class HeadWorker {
   }
 
   template <class T>
-  [[gnu::noinline]] void write(const AttentionRequest& request, Index first, const TokenView<T>& out,
-             float* lse) const {
+  [[gnu::noinline]] void write(const AttentionRequest& request, Index first,
+                               const TokenView<T>& out, float* lse) const {
     const Index group = head_.shape().group_size, dim = head_.head_dim();
     for (Index row = 0; row < request.tokens * group; ++row) {
       const Index r = first + row / group, q_head = kv_head_ * group + row % group;
