@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "tersekv/attention_blocks.hpp"
@@ -82,6 +83,7 @@ class AttentionPass {
         dim_(head.head_dim()),
         row_floats_(padded_dim(dim_)),
         tile_(tile_entries(head.page_size())),
+        tile_shift_(std::countr_zero(static_cast<std::uint64_t>(tile_))),
         kept_(request.attention != nullptr),
         section_(sums(buffers.sums)),
         total_(sums(buffers.sums + AttentionSums::floats(rows_, row_floats_))),
@@ -147,8 +149,12 @@ class AttentionPass {
 
   /// What makes logits of products: those of powers of two.
   float scale() const { return head_.shape().scale * simd::kLog2e; }
-  Index last_page() const { return (request_.visible - 1) / head_.page_size(); }
-  Index seen(Index row) const { return request_.visible - (request_.tokens - 1 - row / group_); }
+  Index last_page() const { return head_.page_index(request_.visible - 1); }
+  Index tile_of(Index start) const { return start >> tile_shift_; }
+  Index seen(Index row) const {
+    if (request_.tokens == 1) return request_.visible;
+    return request_.visible - (request_.tokens - 1 - row / group_);
+  }
   /// Logits of row r in the tile that starts at `start`, and the rows' stride.
   float* row_of(Index r, Index start) const {
     const SharedBuffers& shared = buffers_.shared;
@@ -158,18 +164,19 @@ class AttentionPass {
 
   void logits(Index start, Index entries, Index blind) {
     const Index page = head_.page_size(), vectors = padded_dim(entries) / simd::kLanes;
-    const Index index = start / page, first = start % page * Codec<Key>::pack;
+    const Index index = head_.page_index(start), place = head_.in_page(start);
+    const Index first = place * Codec<Key>::pack;
     const auto* keys = head_.key_page(index) + first;
     const auto* ahead = request_.out == nullptr
                             ? keys
                             : reinterpret_cast<const Key*>(head_.value_page(index)) + first;
     float* out = row_of(blind, start);
-    if (request_.visible >= kFarEntries && start % page == 0 && index < last_page()) {
+    if (request_.visible >= kFarEntries && place == 0 && index < last_page()) {
       head_.ask_for_scales(index + 1);
     }
     if constexpr (Codec<Key>::scaled) {
       byte_key_tile(keys, ahead, page, dim_, vectors, byte_queries_.from(blind), rows_ - blind,
-                    head_.key_scale_page(index) + start % page, false, out, row_stride());
+                    head_.key_scale_page(index) + place, false, out, row_stride());
     } else {
       key_tile(keys, ahead, page, dim_, vectors, request_.query + blind * dim_, rows_ - blind,
                scale(), out, row_stride());
@@ -187,8 +194,8 @@ class AttentionPass {
   /// The weights of a tile, in whole vectors.
   TileWeights weights(Index start, Index entries) {
     if (request_.alpha == 0.0f || !head_.has_weights()) return {};
-    const Index page = head_.page_size(), padded = padded_dim(entries);
-    const float* given = head_.weight_page(start / page) + start % page;
+    const Index padded = padded_dim(entries);
+    const float* given = head_.weight_page(head_.page_index(start)) + head_.in_page(start);
     simd::Ints merged = {};  // most pages hold tokens as they came
     for (Index i = 0; i < padded; i += simd::kLanes) {
       merged |= simd::load(given + i) != simd::broadcast(1.0f);
@@ -218,21 +225,21 @@ class AttentionPass {
       }
     }
     if (!kept_) return;
-    float* powers = buffers_.shared.powers + start / tile_ * group_;
+    float* powers = buffers_.shared.powers + tile_of(start) * group_;
     for (Index g = 0; g < group_; ++g) powers[g] = section_.power(g);
   }
 
   void values(Index start, Index entries, Index blind) {
-    const Index page = head_.page_size(), index = start / page;
+    const Index index = head_.page_index(start), place = head_.in_page(start);
     const bool more = index < last_page();
-    const auto* values = head_.value_page(index) + start % page * dim_;
+    const auto* values = head_.value_page(index) + place * dim_;
     const auto* ahead = values;
     if (more) {
-      ahead = reinterpret_cast<const Value*>(head_.key_page(index + 1)) + start % page * dim_;
+      ahead = reinterpret_cast<const Value*>(head_.key_page(index + 1)) + place * dim_;
     }
     const float* factors = softmax_.factors() + blind;
     if constexpr (Codec<Value>::scaled) {
-      make_byte_shares(head_.value_scale_page(index) + start % page, start, entries, blind);
+      make_byte_shares(head_.value_scale_page(index) + place, start, entries, blind);
       byte_value_tile(values, ahead, dim_, entries, buffers_.tile + blind * tile_, rows_ - blind,
                       tile_, buffers_.share_units + blind, factors, section_.values(blind),
                       row_floats_);
@@ -240,7 +247,7 @@ class AttentionPass {
       value_tile(values, ahead, dim_, entries, row_of(blind, start), rows_ - blind, row_stride(),
                  factors, section_.values(blind), row_floats_);
     }
-    if (more && (start + tile_) % page == 0) head_.read_on(index);
+    if (more && head_.in_page(start + tile_) == 0) head_.read_on(index);
   }
 
   /// Exponentials times the scales of their values, in digits, into the tile: those that are kept
@@ -282,7 +289,7 @@ class AttentionPass {
   /// Attention per entry, out of exponentials relative to the powers of their tiles.
   void reduce(const float* inverses) {
     const SharedBuffers& shared = buffers_.shared;
-    const Index tiles = (request_.visible + tile_ - 1) / tile_;
+    const Index tiles = tile_of(request_.visible + tile_ - 1);
     for (Index t = 0; t < tiles; ++t) {
       for (Index g = 0; g < group_; ++g) shared.powers[t * group_ + g] -= total_.power(g);
     }
@@ -305,6 +312,7 @@ class AttentionPass {
   const AttentionRequest& request_;
   const AttentionBuffers& buffers_;
   Index group_, rows_, dim_, row_floats_, tile_;
+  int tile_shift_;  // divisions would cost a short tile a twentieth of its time
   bool kept_;
   AttentionSums section_, total_;
   RunningSoftmax softmax_;

@@ -96,7 +96,9 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
         key[j / pack * step + j % pack] = x;
       });
     } else {
-      for (Index j = 0; j < head_dim(); ++j) set_key(slot, j, f(j));
+      KeyCodec* key = View::key_at(slot, 0);
+      const Index dims = head_dim(), step = View::page_size();
+      for (Index j = 0; j < dims; ++j) key[j * step] = from_float<KeyCodec>(f(j));
     }
   }
   template <class F>
@@ -108,7 +110,9 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
           to_int8(scratch_.vector, head_dim(),
                   [&](Index j, ValueCodec x) { value[j * Codec<ValueCodec>::pack] = x; });
     } else {
-      for (Index j = 0; j < head_dim(); ++j) set_value(slot, j, f(j));
+      ValueCodec* value = View::value_at(slot, 0);
+      const Index dims = head_dim();
+      for (Index j = 0; j < dims; ++j) value[j] = from_float<ValueCodec>(f(j));
     }
   }
 #if defined(__CUDACC__)

@@ -174,6 +174,9 @@ class HeadView {
   TERSEKV_HD Index budget() const { return state_->budget; }
   TERSEKV_HD Index head_dim() const { return layout_->head_dim; }
   TERSEKV_HD Index page_size() const { return layout_->page_size; }
+  /// Where a slot lies: its page, and its place there. Pages being powers of two, without division.
+  TERSEKV_HD Index page_index(Index slot) const { return slot >> layout_->shift; }
+  TERSEKV_HD Index in_page(Index slot) const { return slot & (layout_->page_size - 1); }
   TERSEKV_HD const Shape& shape() const { return *shape_; }
   TERSEKV_HD const HeadState& state() const { return *state_; }
 
@@ -296,7 +299,7 @@ class HeadView {
   TERSEKV_HD std::byte* statistic_at(Index column, Slot slot) const {
     check(column, layout_->statistics, "a statistic that statistics(shape) counts");
     return page_of(slot) + layout_->statistics_at +
-           4 * (layout_->page_size * column + in_page(slot));
+           4 * (layout_->page_size * column + place_of(slot));
   }
   TERSEKV_HD float* register_at(Index index) const {
     check(index, layout_->registers, "a register that registers(shape) counts");
@@ -350,18 +353,18 @@ class HeadView {
   }
   TERSEKV_HD std::byte* page_of(Index slot) const {
     check(slot, state_->length, "a live slot");
-    return pages_[slot >> layout_->shift];
+    return pages_[page_index(slot)];
   }
   TERSEKV_HD std::byte* page_of(const PageSlot& slot) const {
     check(slot, state_->length, "a live slot");
     return const_cast<std::byte*>(
         slot.page);  // public functions only read, those of Head may write
   }
-  TERSEKV_HD Index in_page(Index slot) const { return slot & (layout_->page_size - 1); }
-  TERSEKV_HD Index in_page(const PageSlot& slot) const { return slot.in_page; }
+  TERSEKV_HD Index place_of(Index slot) const { return in_page(slot); }
+  TERSEKV_HD Index place_of(const PageSlot& slot) const { return slot.in_page; }
   template <class T, class Slot>
   TERSEKV_HD T* column_at(Index offset, Slot slot) const {
-    return reinterpret_cast<T*>(page_of(slot) + offset) + in_page(slot);
+    return reinterpret_cast<T*>(page_of(slot) + offset) + place_of(slot);
   }
 
   std::byte* const* pages_;

@@ -32,8 +32,9 @@ class HeadWorker {
     state.length += tokens;
     for (Index t = 0; t < tokens; ++t) {
       const Index slot = first + t;
-      head_.write_key(slot, [&](Index j) { return to_float(k(t, kv_head_, j)); });
-      head_.write_value(slot, [&](Index j) { return to_float(v(t, kv_head_, j)); });
+      const T *key = &k(t, kv_head_, 0), *value = &v(t, kv_head_, 0);
+      head_.write_key(slot, [&](Index j) { return to_float(key[j * k.dim_stride]); });
+      head_.write_value(slot, [&](Index j) { return to_float(value[j * v.dim_stride]); });
       head_.set_position(slot, state.seen + t);
       if constexpr (PolicyType::uses_weights) head_.set_weight(slot, 1.0f);
       head_.clear_statistics(slot);
@@ -221,7 +222,11 @@ class HeadWorker {
     float* query = spaces_.worker.query;
     for (Index t = 0; t < tokens; ++t) {
       for (Index g = 0; g < group; ++g, query += dim) {
-        for (Index j = 0; j < dim; ++j) query[j] = to_float(q(r + t, kv_head_ * group + g, j));
+        const T* row = &q(r + t, kv_head_ * group + g, 0);
+        const auto copy = [&](Index stride) {
+          for (Index j = 0; j < dim; ++j) query[j] = to_float(row[j * stride]);
+        };
+        q.dim_stride == 1 ? copy(1) : copy(q.dim_stride);  // the usual one vectorises
       }
     }
     return {.query = spaces_.worker.query,
@@ -277,9 +282,11 @@ class HeadWorker {
     const Index group = head_.shape().group_size, dim = head_.head_dim();
     for (Index row = 0; row < request.tokens * group; ++row) {
       const Index r = first + row / group, q_head = kv_head_ * group + row % group;
-      for (Index j = 0; j < dim; ++j) {
-        out(r, q_head, j) = from_float<T>(request.out[row * dim + j]);
-      }
+      T* to = &out(r, q_head, 0);
+      const auto copy = [&](Index stride) {
+        for (Index j = 0; j < dim; ++j) to[j * stride] = from_float<T>(request.out[row * dim + j]);
+      };
+      out.dim_stride == 1 ? copy(1) : copy(out.dim_stride);
       if (lse != nullptr) lse[r * out.heads + q_head] = request.lse[row];
     }
   }

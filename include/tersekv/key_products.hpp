@@ -20,10 +20,11 @@ inline constexpr int kProductVectors = kSumBlock / kRowBlock;
 
 /// The slots [first, last) page by page, rounded up to whole runs of Run vectors (or pages, where
 /// they are shorter): body.template operator()<Vectors>(page, the first entry in it, its slot).
-template <int Run, class F>
-void for_product_runs(Index page_size, Index first, Index last, F&& body) {
+template <int Run, class Head, class F>
+void for_product_runs(const Head& head, Index first, Index last, F&& body) {
+  const Index page_size = head.page_size();
   for (Index start = first; start < last;) {
-    const Index page = start / page_size, skip = start % page_size;
+    const Index page = head.page_index(start), skip = head.in_page(start);
     const Index entries = std::min(page_size - skip, last - start);
     const Index wanted = (entries + simd::kLanes - 1) / simd::kLanes;
     const Index vectors =
@@ -49,7 +50,7 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
     const Index dims = std::min(most, dim - from);
     make_byte_row(vector + from, dims, scale, digits, units);
     for_product_runs<kByteVectors<1>>(
-        page_size, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
+        head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
           const Index next = slot - at + page_size < last ? page + 1 : page;
           const Index skip = from * page_size + 4 * at;
           byte_key_block<1, Vectors, true>(head.key_page(page) + skip, head.key_page(next) + skip,
@@ -63,7 +64,7 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
 
 /// The slot at or before `slot` from which `key_products` may start.
 inline Index product_run_start(Index page_size, Index slot) {
-  return slot - slot % std::min<Index>(page_size, detail::kProductVectors * simd::kLanes);
+  return slot & -std::min<Index>(page_size, detail::kProductVectors * simd::kLanes);
 }
 
 /// out[i] = scale * <vector, key of slot i> for slots [first, last), first one that
@@ -79,7 +80,7 @@ void key_products(const Head& head, Index first, Index last, const float* vector
   } else {
     const Index page_size = head.page_size(), dim = head.head_dim();
     for_product_runs<kProductVectors>(
-        page_size, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
+        head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
           const Index next = slot - at + page_size < last ? page + 1 : page;
           key_block<1, Vectors, true>(head.key_page(page) + at, head.key_page(next) + at, page_size,
                                       dim, vector, dim, scale, out + slot, 0);
