@@ -312,7 +312,7 @@ class AttentionPass {
   const AttentionRequest& request_;
   const AttentionBuffers& buffers_;
   Index group_, rows_, dim_, row_floats_, tile_;
-  int tile_shift_;  // divisions would cost a short tile a twentieth of its time
+  int tile_shift_;  // log2(tile_)
   bool kept_;
   AttentionSums section_, total_;
   RunningSoftmax softmax_;

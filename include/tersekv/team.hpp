@@ -245,7 +245,7 @@ class SerialTeam {
   template <class Head, class F>
   static void for_each_part(const Head& head, Index first, Index size, Index n, F&& f) {
     const Index page = head.page_size();
-    Index index = head.page_index(first), skip = head.in_page(first);
+    Index index = first / page, skip = first % page;
     for (Index left = size; left > 0; ++index, skip = 0) {
       // Columns are short and far apart: where there are many, the processor does not guess them.
       if (n >= detail::kFarEntries && (index + 4) * page < n) head.ask_for_columns(index + 4);
