@@ -57,12 +57,15 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
         for (int v = 0; v < Vectors; ++v) sums[r][v] += q * k[v];
       }
     }
+    // A sum before a product: fused or not, a product before a sum would round in two ways, and a
+    // row's logits not be the same bits in every block.
+    const simd::Floats unit = simd::broadcast(end == head_dim ? scale : 1.0f);
     for (int r = 0; r < Rows; ++r) {
       simd::in_order<Vectors, Key>(sums[r]);
       for (int v = 0; v < Vectors; ++v) {
         float* logits = out + r * out_stride + v * simd::kLanes;
         const simd::Floats so_far = start == 0 ? simd::Floats{} : simd::load(logits);
-        simd::store(logits, so_far + sums[r][v] * scale);
+        simd::store(logits, (so_far + sums[r][v]) * unit);
       }
     }
   }

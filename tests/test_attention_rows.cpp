@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <vector>
+
+#include "given_weights.hpp"
+#include "support/random.hpp"
+
+using support::GivenWeights;
+using support::Random;
+using tersekv::AttendOutputs;
+using tersekv::Index;
+
+namespace {
+
+/// Output and lse of the last token, where it and the `others` before it are asked for together.
+template <class T>
+std::vector<float> last_row(Index dim, Index length, Index others, bool weighted) {
+  const Index heads = 2, tokens = others + 1;
+  tersekv::KVCache<GivenWeights, T> cache(
+      {.num_q_heads = heads, .num_kv_heads = heads, .head_dim = dim});
+  Random random(11);
+  const std::vector<float> k = random.normals(length * heads * dim),
+                           v = random.normals(length * heads * dim),
+                           q = random.normals(length * heads * dim, 3),
+                           drawn = random.uniforms(length * heads, 0.5f, 4.0f);
+  std::vector<float> weights = drawn;
+  if (!weighted) weights.assign(weights.size(), 1.0f);
+  cache.append(0, tersekv::nhd_view(k.data(), length, heads, dim),
+               tersekv::nhd_view(v.data(), length, heads, dim),
+               {.data = weights.data(), .token_stride = heads});
+  std::vector<float> out(static_cast<std::size_t>(tokens * heads * dim)),
+      lse(static_cast<std::size_t>(tokens * heads));
+  AttendOutputs outputs;
+  outputs.lse = lse.data();
+  cache.template attend<float>(
+      0, tersekv::nhd_view(q.data(), length, heads, dim).rows(length - tokens, tokens),
+      tersekv::nhd_view(out.data(), tokens, heads, dim), outputs);
+  std::vector<float> last(out.end() - heads * dim, out.end());
+  last.insert(last.end(), lse.end() - heads, lse.end());
+  return last;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a row's attention is the same bits alone and among others", "", float,
+                   tersekv::BFloat16, tersekv::Half, tersekv::Int8) {
+  for (const Index dim : {20, 64, 80, 128}) {  // scales that are powers of two, and others
+    for (const Index length : {40, 64, 150}) {
+      for (const bool weighted : {false, true}) {
+        INFO("head_dim " << dim << ", length " << length << (weighted ? ", weighted" : ""));
+        const std::vector<float> alone = last_row<TestType>(dim, length, 0, weighted);
+        for (const Index others : {1, 2, 3, 15, 30}) {
+          INFO(others << " others");
+          CHECK(last_row<TestType>(dim, length, others, weighted) == alone);
+        }
+      }
+    }
+  }
+}
