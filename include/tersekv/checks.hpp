@@ -68,15 +68,11 @@ bool all_within(const TokenView<T>& view, float max_magnitude) {
   const auto most = std::bit_cast<std::uint32_t>(max_magnitude);
   for (Index t = 0; t < view.tokens; ++t) {
     for (Index h = 0; h < view.heads; ++h) {
-      const T* row = &view(t, h, 0);
       std::uint32_t beyond = 0;
-      const auto look = [&](Index stride) {
-        for (Index d = 0; d < view.head_dim; ++d) {
-          const auto bits = std::bit_cast<std::uint32_t>(to_float(row[d * stride])) & 0x7fffffffu;
-          beyond |= bits > most ? 1u : 0u;
-        }
-      };
-      view.dim_stride == 1 ? look(1) : look(view.dim_stride);  // the usual one vectorises
+      view.for_each_element(t, h, [&](const T& x, Index) {
+        const auto bits = std::bit_cast<std::uint32_t>(to_float(x)) & 0x7fffffffu;
+        beyond |= bits > most ? 1u : 0u;
+      });
       if (beyond != 0) return false;
     }
   }

@@ -222,11 +222,8 @@ class HeadWorker {
     float* query = spaces_.worker.query;
     for (Index t = 0; t < tokens; ++t) {
       for (Index g = 0; g < group; ++g, query += dim) {
-        const T* row = &q(r + t, kv_head_ * group + g, 0);
-        const auto copy = [&](Index stride) {
-          for (Index j = 0; j < dim; ++j) query[j] = to_float(row[j * stride]);
-        };
-        q.dim_stride == 1 ? copy(1) : copy(q.dim_stride);  // the usual one vectorises
+        q.for_each_element(r + t, kv_head_ * group + g,
+                           [&](const T& x, Index j) { query[j] = to_float(x); });
       }
     }
     return {.query = spaces_.worker.query,
@@ -282,11 +279,8 @@ class HeadWorker {
     const Index group = head_.shape().group_size, dim = head_.head_dim();
     for (Index row = 0; row < request.tokens * group; ++row) {
       const Index r = first + row / group, q_head = kv_head_ * group + row % group;
-      T* to = &out(r, q_head, 0);
-      const auto copy = [&](Index stride) {
-        for (Index j = 0; j < dim; ++j) to[j * stride] = from_float<T>(request.out[row * dim + j]);
-      };
-      out.dim_stride == 1 ? copy(1) : copy(out.dim_stride);
+      out.for_each_element(r, q_head,
+                           [&](T& x, Index j) { x = from_float<T>(request.out[row * dim + j]); });
       if (lse != nullptr) lse[r * out.heads + q_head] = request.lse[row];
     }
   }

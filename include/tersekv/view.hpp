@@ -19,6 +19,16 @@ struct TokenView {
   TERSEKV_HD T& operator()(Index token, Index head, Index dim) const {
     return data[token * token_stride + head * head_stride + dim * dim_stride];
   }
+  /// f(element, dim) for the elements of a row. Those that lie side by side, as they mostly do,
+  /// come with a stride that the compiler knows, so that it vectorises.
+  template <class F>
+  void for_each_element(Index token, Index head, F&& f) const {
+    T* row = &(*this)(token, head, 0);
+    const auto go = [&](Index stride) {
+      for (Index j = 0; j < head_dim; ++j) f(row[j * stride], j);
+    };
+    dim_stride == 1 ? go(1) : go(dim_stride);
+  }
   /// Tokens [first, first + count).
   TokenView rows(Index first, Index count) const {
     TokenView part = *this;

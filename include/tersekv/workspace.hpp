@@ -40,7 +40,7 @@ struct Cutter {
   float* operator()(Index n, bool wanted = true) {
     if (!wanted) return nullptr;
     float* part = block == nullptr ? nullptr : block + used;
-    used += (n + 15) / 16 * 16;  // no two buffers share a cache line's worth
+    used += padded_dim(n);  // no two buffers share a cache line's worth
     return part;
   }
 };
