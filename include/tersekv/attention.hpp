@@ -197,20 +197,19 @@ class AttentionPass {
     const Index padded = padded_dim(entries);
     const float* given = head_.weight_page(head_.page_index(start)) + head_.in_page(start);
     simd::Ints merged = {};  // most pages hold tokens as they came
-    for (Index i = 0; i < padded; i += simd::kLanes) {
-      merged |= simd::load(given + i) != simd::broadcast(1.0f);
-    }
+    const simd::Floats one = simd::broadcast(1.0f);
+    const auto weights_at = [&](Index i) {  // of dead slots they may be anything
+      const simd::Floats some = simd::load(given + i);
+      return i + simd::kLanes > entries ? simd::first_lanes(some, entries - i, one) : some;
+    };
+    for (Index i = 0; i < padded; i += simd::kLanes) merged |= weights_at(i) != one;
     if (!simd::any(merged)) return {};
     float *powers = buffers_.weights, *factors = buffers_.weights + tile_;
     const float alpha = request_.alpha;
     for (Index i = 0; i < padded; i += simd::kLanes) {
-      const auto scaled = simd::ScaledWeight::of(simd::load(given + i), alpha);
+      const auto scaled = simd::ScaledWeight::of(weights_at(i), alpha);
       simd::store(powers + i, scaled.power);
       simd::store(factors + i, scaled.factor);
-    }
-    for (Index i = entries; i < padded; ++i) {  // of dead slots they may be anything
-      powers[i] = 0.0f;
-      factors[i] = 1.0f;
     }
     return {powers, factors};
   }

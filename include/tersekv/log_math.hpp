@@ -79,7 +79,7 @@ TERSEKV_HD inline Float log_of(Float x) {
   // x = 2^n (1 + z) with 1 + z in [sqrt(1/2), sqrt(2)), and ln(1 + z) = z - z^2/2 + z^3 P(z), P
   // fitted to a relative error of 6e-9. No division: -ffast-math replaces one by an estimate in
   // vectors only, and what is in a vector depends on where the numbers lie.
-  const auto bits = bit_copy<IntOf<Float>>(x);
+  const auto bits = bit_copy<IntOf<Float>>(x) & 0x7fffffff;  // of any bits, nothing overflows
   const IntOf<Float> n = (bits - 0x3f3504f3) >> 23;
   const Float z = bit_copy<Float>(bits - (n << 23)) - 1.0f;
   Float p = z * -0.076343894f + 0.12761538f;
@@ -99,7 +99,7 @@ TERSEKV_HD inline Float log_of(Float x) {
 template <class Float>
 TERSEKV_HD inline Float log_at_most(Float x) {
   constexpr float ln2 = 0.693147181f;
-  const auto bits = bit_copy<IntOf<Float>>(x);
+  const auto bits = bit_copy<IntOf<Float>>(x) & 0x7fffffff;  // of any bits, nothing overflows
   return LaneTraits<Float>::to_float(bits - (127 << 23)) * (ln2 / (1 << 23));
 }
 

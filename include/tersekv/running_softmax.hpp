@@ -76,15 +76,18 @@ class RunningSoftmax {
     simd::Floats highest[std::size_t{Rows}];
     for (int k = 0; k < Rows; ++k) {
       float* row = logits + k * stride;
-      // The vectors' tail repeats a live logit: it raises no power by much and overflows nothing.
+      // The vectors' tail repeats a live logit: it raises no power and overflows nothing.
       for (Index i = visible; i < padded; ++i) row[i] = row[0];
-      highest[k] = simd::load(row);
-      if constexpr (weighted) highest[k] += simd::load(weights.powers);
+      highest[k] = simd::broadcast(row[0] + (weighted ? weights.powers[0] : 0.0f));
     }
-    for (Index i = simd::kLanes; i < padded; i += simd::kLanes) {
+    for (Index i = 0; i < padded; i += simd::kLanes) {
       for (int k = 0; k < Rows; ++k) {
         simd::Floats here = simd::load(logits + k * stride + i);
-        if constexpr (weighted) here += simd::load(weights.powers + i);
+        if constexpr (weighted) {
+          here += simd::load(weights.powers + i);
+          // Behind them are weights of entries that this row does not see.
+          if (i + simd::kLanes > visible) here = simd::first_lanes(here, visible - i, highest[k]);
+        }
         highest[k] = simd::max(highest[k], here);
       }
     }

@@ -319,6 +319,13 @@ inline Ints lane_numbers() {
   return numbers;
 }
 
+/// The first `n` lanes of a, the others of b.
+inline Floats first_lanes(Floats a, Index n, Floats b) {
+  const Ints chosen = lane_numbers() < static_cast<std::int32_t>(n);
+  return std::bit_cast<Floats>((chosen & std::bit_cast<Ints>(a)) |
+                               (~chosen & std::bit_cast<Ints>(b)));
+}
+
 /// Whether any lane is not 0.
 inline bool any(Ints v) {
 #if defined(__AVX512F__)

@@ -58,7 +58,7 @@ struct ScaledWeight {
   /// w^alpha for normal w > 0; of other bits, some numbers.
   static ScaledWeight of(Floats w, float alpha) {
     if (alpha == 1.0f) {
-      const auto bits = std::bit_cast<Ints>(w);
+      const auto bits = std::bit_cast<Ints>(w) & 0x7fffffff;  // nothing overflows
       const Ints n = (bits - 0x3f3504f3) >> 23;
       return {detail::as_floats(n), std::bit_cast<Floats>(bits - (n << 23))};
     }
@@ -76,12 +76,14 @@ inline Floats exp2_over(Floats x, Floats k) {
   const Ints shift = __builtin_convertvector(max(n - k, broadcast(-124.0f)), Ints);
   return std::bit_cast<Floats>(std::bit_cast<Ints>(p) + (shift << 23));
 }
-/// The same times a weight, for whole k >= x + weight.power - 1/2; no less than 2^-125.01.
+/// The same times a weight, for whole k >= x + weight.power - 1/2; no less than 2^-125.01. Where x
+/// is so large that k cannot hold a weight beside it, up to 2^41, and what should be above is that:
+/// sums of such exponentials and the largest values do not overflow.
 inline Floats exp2_over(Floats x, Floats k, const ScaledWeight& weight) {
   const Floats n = round(x);
   const Floats p = keep_order(exp2_of_small(keep_order(x - n))) * weight.factor;
-  const Floats least = broadcast(-124.0f);
-  const Ints shift = __builtin_convertvector(max(keep_order(n - k) + weight.power, least), Ints);
+  const Floats over = min(keep_order(n - k) + weight.power, broadcast(40.0f));
+  const Ints shift = __builtin_convertvector(max(over, broadcast(-124.0f)), Ints);
   return std::bit_cast<Floats>(std::bit_cast<Ints>(p) + (shift << 23));
 }
 
