@@ -60,6 +60,7 @@ class KVCache {
 
   /// A deep copy, with pages from the same shared pool or a pool of its own. O(bytes()).
   KVCache clone() const {
+    check().sequence(0);
     KVCache copy(config_, policy_, shared_pool_, runner_.executor(), store_.pool().resource());
     copy.store_.copy(store_);
     copy.runner_.workspaces().reserve(store_.longest(0, store_.heads()));
@@ -217,6 +218,7 @@ class KVCache {
   /// memory for the smaller scratch first; where that is refused, std::bad_alloc, some of it stays
   /// large.
   void trim() {
+    check().sequence(0);
     runner_.workspaces().shrink(store_.longest(0, store_.heads()));
     if (shared_pool_ == nullptr) store_.pool().trim();
   }
@@ -274,7 +276,10 @@ class KVCache {
 
   const CacheConfig& config() const { return config_; }
   const PolicyType& policy() const { return policy_; }
-  PagePool& pool() const { return store_.pool(); }
+  PagePool& pool() const {
+    check().sequence(0);
+    return store_.pool();
+  }
 
  private:
   friend struct detail::CacheAccess;

@@ -124,6 +124,9 @@ TEST_CASE("interface: a cache that was moved from refuses everything") {
   CHECK_THROWS_AS(from.length(0, 0), std::invalid_argument);
   CHECK_THROWS_AS(from.extend(rows.chunk(0)), std::invalid_argument);
   CHECK_THROWS_AS(from.compress(0), std::invalid_argument);
+  CHECK_THROWS_AS(from.clone(), std::invalid_argument);
+  CHECK_THROWS_AS(from.trim(), std::invalid_argument);
+  CHECK_THROWS_AS(from.pool(), std::invalid_argument);
   CHECK(from.keep_ratio() == 1);
   // NOLINTEND
 }
