@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -53,12 +54,21 @@ using Extents = std::array<Index, 3>;  // tokens, heads, head_dim
   };
   refuse(name, shape(expected), null ? "a null pointer" : shape(got));
 }
+[[noreturn]] inline void refuse_strides(const char* name, const Extents& got) {
+  refuse(text(name, ": strides of token, head and element"), "none of 0 (forgotten?)",
+         text("[", got[0], ", ", got[1], ", ", got[2], "]"));
+}
 template <class T>
 void check_extents(const char* name, const TokenView<T>& view, Index tokens, Index heads,
                    Index head_dim) {
   const Extents got{view.tokens, view.heads, view.head_dim}, expected{tokens, heads, head_dim};
-  if (got == expected && (view.data != nullptr || tokens == 0)) return;
-  refuse_extents(name, expected, view.data == nullptr, got);
+  if (got != expected || (view.data == nullptr && tokens != 0)) {
+    refuse_extents(name, expected, view.data == nullptr, got);
+  }
+  const bool moves = (tokens <= 1 || view.token_stride != 0) &&
+                     (heads <= 1 || view.head_stride != 0) &&
+                     (head_dim <= 1 || view.dim_stride != 0);
+  if (!moves) refuse_strides(name, {view.token_stride, view.head_stride, view.dim_stride});
 }
 
 /// Whether every element is finite and of magnitude up to `max_magnitude`. Looks at the bits: as
@@ -211,12 +221,13 @@ inline bool overlaps_itself(const Footprint& view) {
   return false;
 }
 
-/// Rows and heads of attention rows must not share memory, each `longest` numbers long.
+/// Rows and heads of attention rows must not share memory, each `longest` numbers long. Returns
+/// what they take.
 template <class T>
-void check_row_strides(const AttentionRows<T>& rows, Index kv_heads, Index longest) {
+Footprint check_row_strides(const AttentionRows<T>& rows, Index kv_heads, Index longest) {
   const TokenView<T> all{rows.data, rows.rows,       kv_heads,
                          longest,   rows.row_stride, rows.head_stride};
-  if (!overlaps_itself(all)) return;
+  if (!overlaps_itself(all)) return all;
   refuse(
       "rows",
       text("strides that keep rows and heads apart, ", longest, " numbers each (the longest head)"),
@@ -236,15 +247,32 @@ inline void check_output(const Footprint& q, const Footprint& k, const Footprint
   }
 }
 
+/// What is written beside `out`, apart from everything else of the call.
+inline void check_beside(const char* name, const Footprint& written,
+                         std::initializer_list<Footprint> others) {
+  for (const Footprint& other : others) {
+    if (overlap(written, other)) {
+      refuse(name, "memory of its own", "memory that overlaps another argument");
+    }
+  }
+}
+/// The normalisers of `tokens` tokens, as a view; without any, one of nothing.
+inline Footprint lse_footprint(float* lse, Index tokens, Index q_heads) {
+  return TokenView<float>{lse, lse == nullptr ? 0 : tokens, q_heads, 1, q_heads, 1, 1};
+}
+
 /// Chunks of one batch run at the same time: neither may write what the other reads or writes.
 template <class T>
 void check_apart(const Chunk<T>& a, const Chunk<T>& b) {
-  const auto touches = [](const Footprint& out, const Chunk<T>& other) {
-    return overlap(out, other.out) || overlap(out, other.q) || overlap(out, other.k) ||
-           overlap(out, other.v);
+  const auto lse_of = [](const Chunk<T>& chunk) {
+    return lse_footprint(chunk.lse, chunk.q.tokens, chunk.q.heads);
   };
-  if (touches(a.out, b) || touches(b.out, a)) {
-    refuse("chunks", "an out apart from the views of all others", "one that overlaps");
+  const auto touches = [&](const Footprint& written, const Chunk<T>& other) {
+    return overlap(written, other.out) || overlap(written, other.q) || overlap(written, other.k) ||
+           overlap(written, other.v) || overlap(written, lse_of(other));
+  };
+  if (touches(a.out, b) || touches(b.out, a) || touches(lse_of(a), b) || touches(lse_of(b), a)) {
+    refuse("chunks", "an out and lse apart from the views of all others", "one that overlaps");
   }
 }
 

@@ -98,6 +98,51 @@ TEST_CASE("hostile: attention rows that overlap are refused, read or written") {
   }
 }
 
+TEST_CASE("hostile: normalisers and rows that overlap something else are refused") {
+  Trial trial;
+  const auto& [q, out] = std::pair(trial.chunk.q, trial.chunk.out);
+  std::vector<float> room(400);
+  const AttentionRows<float> rows{room.data(), 1, 0, kEntries};
+  const auto attend = [&](const AttendOutputs& outputs) {
+    return [&trial, outputs] {
+      trial.cache.attend(0, trial.chunk.q.rows(0, 1), trial.chunk.out.rows(0, 1), outputs);
+    };
+  };
+  CHECK(refused(attend({.lse = out.data}), {"lse", "overlaps"}));
+  CHECK(refused(attend({.lse = const_cast<float*>(q.data) + 1}), {"lse", "overlaps"}));
+  CHECK(refused(attend({.lse = room.data() + 3, .rows = rows}), {"rows", "overlaps"}));
+  CHECK(refused(attend({.rows = {out.data, 1, 0, kEntries}}), {"rows", "overlaps"}));
+  CHECK_NOTHROW(attend({.lse = room.data() + 2 * kEntries, .rows = rows})());
+  const Index seen = trial.cache.tokens_seen(0);
+  for (const float* taken : {trial.chunk.q.data, trial.chunk.k.data, trial.chunk.v.data,
+                             static_cast<const float*>(trial.chunk.out.data)}) {
+    Chunk<float> bad = trial.chunk;
+    bad.lse = const_cast<float*>(taken) + 1;
+    CHECK(refused([&] { trial.cache.extend(bad); }, {"lse", "overlaps"}));
+  }
+  CHECK(trial.cache.tokens_seen(0) == seen);
+}
+
+TEST_CASE("hostile: strides that were forgotten are refused") {
+  Trial trial;
+  const auto still = [](TokenView<const float> view) {
+    view.token_stride = 0;
+    return view;
+  };
+  for (const std::string name : {"q", "k", "v"}) {
+    Chunk<float> bad = trial.chunk;
+    TokenView<const float>& view = name == "q" ? bad.q : (name == "k" ? bad.k : bad.v);
+    view = still(view);
+    CHECK(refused([&] { trial.cache.extend(bad); }, {name + ": strides", "none of 0", "[0, "}));
+  }
+  Chunk<float> one = trial.chunk;  // of one token, any stride will do
+  for (auto* view : {&one.q, &one.k, &one.v}) *view = still(view->rows(0, 1));
+  one.out = one.out.rows(0, 1);
+  CHECK_NOTHROW(trial.cache.extend(one));
+  one.k.head_stride = 0;
+  CHECK(refused([&] { trial.cache.extend(one); }, {"k", "strides"}));
+}
+
 TEST_CASE("hostile: attend refuses room for fewer rows than it has queries") {
   Trial trial;
   std::vector<float> rows(4 * 2 * 64);
