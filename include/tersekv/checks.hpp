@@ -26,6 +26,9 @@ inline void check_config(const CacheConfig& config) {
   require_count("num_q_heads", config.num_q_heads, 1);
   require_count("head_dim", config.head_dim, 1);
   require(config.head_dim <= 65536, "head_dim", "at most 65536", config.head_dim);
+  const Index most = (Index{1} << 31) / config.num_kv_heads;
+  require(config.num_sequences <= most, "num_sequences", "at most 2^31 / num_kv_heads",
+          config.num_sequences);
   if (config.num_q_heads % config.num_kv_heads != 0) {
     refuse("num_q_heads", text("a multiple of num_kv_heads (", config.num_kv_heads, ")"),
            text(config.num_q_heads));
@@ -150,10 +153,11 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
     }
     if (beyond == 0) continue;
     for (Index i = 0; i < visible; ++i) {  // -0 is none of them, and right
-      if (!is_finite(row[i])) refuse("rows", "finite numbers", "NaN or infinity");
-      if (row[i] < 0.0f || row[i] > most) {
-        refuse("rows", "attention from 0 to the group's size", text(row[i]));
-      }
+      const bool finite = is_finite(row[i]);
+      if (finite && row[i] >= 0.0f && row[i] <= most) continue;
+      refuse(text("rows, row ", r, ", head ", kv_head, ", slot ", i),
+             text("finite attention from 0 to the group's size (", group_size, ")"),
+             finite ? text(row[i]) : "NaN or infinity");
     }
   }
 }

@@ -55,6 +55,8 @@ TEST_CASE("hostile: shapes that make no sense are refused") {
 
 TEST_CASE("hostile: more heads than memory is an exception, not a crash") {
   using C = CacheConfig;
+  CHECK(refused(making([](C& c) { c.num_sequences = (Index{1} << 30) + 1; }),
+                {"num_sequences", "num_kv_heads", "1073741825"}));
   for (const Index n : {Index{1} << 50, Index{1} << 60, Index{1} << 62, kHuge}) {
     for (const Index heads : {1, 4, 6}) {  // 4 * 2^62 would be 0 in 64 bits
       CHECK_THROWS(making([n, heads](C& c) {

@@ -47,7 +47,7 @@ TEST_CASE("device: bad arguments are refused before anything is launched", "[sma
   refused([&] { cache.extend(t.rows(0, 3).batch({0, 2})); }, "as many for each sequence, got 3");
   refused([&] { cache.extend(with([](auto& x) { x.k.heads = 3; })); }, "k: expected [4, 2, 16]");
   refused([&] { cache.extend(with([](auto& x) { x.v.data = nullptr; })); }, "v: expected");
-  refused([&] { cache.extend(with([](auto& x) { x.out.head_stride = 0; })); }, "out: expected");
+  refused([&] { cache.extend(with([](auto& x) { x.out.head_stride = 0; })); }, "out: strides");
   refused([&] { cache.extend(b, {.compress_every = -2}); }, "compress_every: expected");
   refused([&] { cache.attend<float>(0, t.rows(0, 2).batch(0).q, TokenView<float>{}); },
           "tokens of q: expected 0 to 1");
