@@ -15,7 +15,7 @@ struct Chunk {
   TokenView<const T> q, k, v;  ///< keys and queries already rotated
   TokenView<T> out;
   ScoreView token_scores = {};  ///< [tokens, kv_heads], for policies that need them
-  float* lse = nullptr;         ///< [tokens, num_q_heads], natural log, or null
+  float* lse = nullptr;         ///< [tokens, num_q_heads], natural log, memory of its own, or null
 };
 
 struct ExtendOptions {
@@ -27,8 +27,9 @@ struct ExtendOptions {
 };
 
 struct AttendOutputs {
+  // Both in memory of their own:
   float* lse = nullptr;            ///< [tokens, num_q_heads], natural log, or null
-  AttentionRows<float> rows = {};  ///< group-reduced attention per entry, or empty
+  AttentionRows<float> rows = {};  ///< group-reduced attention per entry, in slot order, or empty
 };
 
 }  // namespace tersekv

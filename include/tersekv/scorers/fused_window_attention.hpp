@@ -25,7 +25,8 @@ struct FusedWindowAttention : ScorerBase {
   Index window = 32;  ///< >= 1
 
   void validate(const Shape&) const {
-    detail::require(window >= 1 && window <= 4096, "window", "1 to 4096", window);
+    detail::require(window >= 1 && window <= 4096, "window (MorphKV's recent)", "1 to 4096",
+                    window);
   }
   TERSEKV_HD Index statistics(const Shape&) const { return window + 1; }
   Index registers(const Shape&) const { return 1; }  // queries of the current block so far
