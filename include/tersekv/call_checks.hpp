@@ -67,11 +67,11 @@ struct CallChecks {
     check_extents("out", out, q.tokens, config.num_q_heads, config.head_dim);
     check_output(q, {}, {}, out);
     const Footprint lse = lse_footprint(outputs.lse, q.tokens, config.num_q_heads);
-    check_beside("lse", lse, {q, out});
+    check_beside("lse", lse, q, out);
     if (outputs.rows.data == nullptr) return;
     require_equal("rows", outputs.rows.rows, q.tokens);
-    check_beside("rows", check_row_strides(outputs.rows, config.num_kv_heads, longest(sequence)),
-                 {q, out, lse});
+    check_beside("rows", check_row_strides(outputs.rows, config.num_kv_heads, longest(sequence)), q,
+                 out, lse);
   }
 
   /// Attention that the caller's kernel computed.
@@ -102,8 +102,8 @@ struct CallChecks {
     check_values("q", chunk.sequence, chunk.q, kMaxMagnitude);
     if (tokens == 0) return;
     check_output(chunk.q, chunk.k, chunk.v, chunk.out);
-    check_beside("lse", lse_footprint(chunk.lse, tokens, config.num_q_heads),
-                 {chunk.q, chunk.k, chunk.v, chunk.out});
+    check_beside("lse", lse_footprint(chunk.lse, tokens, config.num_q_heads), chunk.q, chunk.k,
+                 chunk.v, chunk.out);
   }
   /// `what`: rows of attention, or queries.
   void rows(const char* what, Index sequence, Index rows) const {

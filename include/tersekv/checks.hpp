@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -252,12 +251,10 @@ inline void check_output(const Footprint& q, const Footprint& k, const Footprint
 }
 
 /// What is written beside `out`, apart from everything else of the call.
-inline void check_beside(const char* name, const Footprint& written,
-                         std::initializer_list<Footprint> others) {
-  for (const Footprint& other : others) {
-    if (overlap(written, other)) {
-      refuse(name, "memory of its own", "memory that overlaps another argument");
-    }
+template <class... Views>
+void check_beside(const char* name, const Footprint& written, const Views&... others) {
+  if ((overlap(written, others) || ...)) {
+    refuse(name, "memory of its own", "memory that overlaps another argument");
   }
 }
 /// The normalisers of `tokens` tokens, as a view; without any, one of nothing.

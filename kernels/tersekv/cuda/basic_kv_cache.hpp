@@ -137,14 +137,14 @@ class BasicKVCache {
       detail::check_output(q, {}, {}, out);
     }
     const auto lse = detail::lse_footprint(outputs.lse, q.tokens, config_.num_q_heads);
-    detail::check_beside("lse", lse, {q, out});
+    detail::check_beside("lse", lse, q, out);
     if (outputs.rows.data != nullptr) {
       detail::require_equal("sequences, with rows", sequences.count, 1);
       detail::require_equal("rows", outputs.rows.rows, rows);
       detail::check_beside("rows",
                            detail::check_row_strides(outputs.rows, config_.num_kv_heads,
                                                      launches_.longest(sequences)),
-                           {q, out, lse});
+                           q, out, lse);
     }
     store().pool().check();
     auto work = launches_.work_on(sequences, q, rows, rows);
@@ -303,8 +303,8 @@ class BasicKVCache {
     detail::check_extents("out", b.out, b.k.tokens, config_.num_q_heads, config_.head_dim);
     if (rows == 0) return rows;
     detail::check_output(b.q, b.k, b.v, b.out);
-    detail::check_beside("lse", detail::lse_footprint(b.lse, b.k.tokens, config_.num_q_heads),
-                         {b.q, b.k, b.v, b.out});
+    detail::check_beside("lse", detail::lse_footprint(b.lse, b.k.tokens, config_.num_q_heads), b.q,
+                         b.k, b.v, b.out);
     return rows;
   }
   void check_rows(const char* what, Index sequence, Index rows) const {
