@@ -72,9 +72,10 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
 }
 
 /// Query rows from which what comes next is asked for in between. Where memory is the limit it
-/// disturbs the prefetching of AMD's processors, and Intel's hides a wait that theirs leaves.
-#if defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || \
-    defined(__znver5__)
+/// disturbs the prefetching of AMD's processors up to Zen 4, which know no AVX-VNNI (compilers that
+/// know no Zen 5 take it for one of those), and hides a wait that others' prefetching leaves.
+#if (defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__)) && \
+    !defined(__AVXVNNI__)
 inline constexpr int kRowsThatAsk = 4;
 #else
 inline constexpr int kRowsThatAsk = 1;

@@ -99,6 +99,18 @@ inline Ints lower_up(Ints x) {
 #endif
 }
 
+/// v, in a register from here on: left to itself, g++ reads from memory again with each use, and
+/// the ports that read become what a block of products waits for.
+template <class Vector>
+inline Vector in_register(Vector v) {
+#if defined(__CUDACC__) || !defined(__GNUC__)
+  return v;
+#elif defined(__x86_64__) && defined(__AVX__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
 /// Vectors vectors of elements from p on, in an order of its own: of two vectors of BFloat16, the
 /// first takes every other number and the second those between, which costs one operation each.
 /// `in_order` is the way back, for what was worked out from them.
@@ -108,10 +120,11 @@ inline void load_spread(const T* p, Floats* to) {
   for (int v = 0; v < 2 * pairs; v += 2) {
     Ints both;
     std::memcpy(&both, p + v * kLanes, sizeof both);
+    both = in_register(both);
     to[v] = std::bit_cast<Floats>(lower_up(both));
     to[v + 1] = std::bit_cast<Floats>(both & static_cast<std::int32_t>(0xffff0000u));
   }
-  for (int v = 2 * pairs; v < Vectors; ++v) to[v] = load(p + v * kLanes);
+  for (int v = 2 * pairs; v < Vectors; ++v) to[v] = in_register(load(p + v * kLanes));
 }
 template <int Vectors, class T>
 inline void in_order(Floats* v) {
