@@ -25,7 +25,8 @@ inline Index tokens_at_once(Index group) { return std::max<Index>(1, kRowsAtOnce
 /// floats stay short, whatever the page size, and a million entries lose no more precision than a
 /// few thousand do; and workers may take sections of a head, with the same results to the bit.
 inline constexpr Index kSection = 256;
-inline Index tile_entries(Index page_size) { return std::min(page_size, kSection); }
+/// Entries that lie together, of a section and of a page.
+inline Index block_entries(Index page_size) { return std::min(page_size, kSection); }
 inline Index sections_of(Index entries) { return (entries + kSection - 1) / kSection; }
 
 /// What the workers share that work on one token's request together.
@@ -38,10 +39,10 @@ struct SharedBuffers {
 
 /// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows.
 struct AttentionBuffers {
-  float* tile = nullptr;     ///< [rows, tile_entries]
+  float* tile = nullptr;     ///< [rows, block_entries] or [group_size, kSection]
   float* sums = nullptr;     ///< [2, AttentionSums::floats(rows, padded_dim(head_dim))]
   float* softmax = nullptr;  ///< [RunningSoftmax::floats(rows)]
-  float* weights = nullptr;  ///< [2, tile_entries]
+  float* weights = nullptr;  ///< [2, kSection]
   // For keys and values of one byte:
   float* byte_queries = nullptr;  ///< [rows, padded_dim(head_dim)]
   float* byte_units = nullptr;    ///< [rows, ByteRows::kUnits]
@@ -65,9 +66,11 @@ struct AttentionRequest {
 
 namespace detail {
 
-/// The tiles of one request, in the order of memory: a page's keys, its values, and its columns, so
-/// that the processor's own prefetching, which stops at the first gap, goes on for as long as pages
-/// are neighbours.
+/// The tiles of one request: entries whose keys come first, then their exponentials, then their
+/// values. Of heads that may be in memory they are no more than a page, in the order of memory: a
+/// page's keys, its values, and its columns, so that the processor's own prefetching, which stops
+/// at the first gap, goes on for as long as pages are neighbours. Elsewhere a section: each time
+/// the exponentials are waited for.
 template <class Head>
 class AttentionPass {
   using Key = typename Head::Key;
@@ -82,7 +85,8 @@ class AttentionPass {
         rows_(request.tokens * group_),
         dim_(head.head_dim()),
         row_floats_(padded_dim(dim_)),
-        tile_(tile_entries(head.page_size())),
+        block_(block_entries(head.page_size())),
+        tile_(request.tokens == 1 && request.visible < kFarEntries ? kSection : block_),
         tile_shift_(std::countr_zero(static_cast<std::uint64_t>(tile_))),
         kept_(request.attention != nullptr),
         section_(sums(buffers.sums)),
@@ -137,14 +141,31 @@ class AttentionPass {
     softmax_.start(section_);
     const Index end = std::min((index + 1) * kSection, request_.visible);
     for (Index start = index * kSection; start < end; start += tile_) {
-      const Index entries = std::min(tile_, end - start);
+      const Index stop = std::min(start + tile_, end);
       // Rows of tokens that came before this tile's entries see none of it.
       const Index blind = std::max<Index>(start + request_.tokens - request_.visible, 0) * group_;
-      logits(start, entries, blind);
-      softmax(start, entries, blind, weights(start, entries));
-      if (request_.out != nullptr) values(start, entries, blind);
+      for (Index at = start; at < stop; at += block_) {
+        logits(at, std::min(block_, stop - at), blind, after_keys(at, start, stop));
+      }
+      softmax(start, stop - start, blind, weights(start, stop));
+      if (request_.out == nullptr) continue;
+      for (Index at = start; at < stop; at += block_) {
+        const float* factors = at == start ? softmax_.factors() + blind : nullptr;
+        values(at, std::min(block_, stop - at), blind, factors, after_values(at, stop));
+      }
     }
     softmax_.finish();
+  }
+
+  /// What is read after the keys of the block at `at`, of the tile [start, stop).
+  const Key* after_keys(Index at, Index start, Index stop) const {
+    if (at + block_ < stop) return keys_at(at + block_);
+    if (request_.out != nullptr) return reinterpret_cast<const Key*>(values_at(start));
+    return keys_at(stop < request_.visible ? stop : at);
+  }
+  const Value* after_values(Index at, Index stop) const {
+    if (at + block_ < stop) return values_at(at + block_);
+    return stop < request_.visible ? reinterpret_cast<const Value*>(keys_at(stop)) : values_at(at);
   }
 
   /// What makes logits of products: those of powers of two.
@@ -155,31 +176,36 @@ class AttentionPass {
     if (request_.tokens == 1) return request_.visible;
     return request_.visible - (request_.tokens - 1 - row / group_);
   }
-  /// Logits of row r in the tile that starts at `start`, and the rows' stride.
+  const Key* keys_at(Index start) const {
+    return head_.key_page(head_.page_index(start)) + head_.in_page(start) * Codec<Key>::pack;
+  }
+  const Value* values_at(Index start) const {
+    return head_.value_page(head_.page_index(start)) + head_.in_page(start) * dim_;
+  }
+  /// Logits of row r from `start` on, and the rows' stride.
   float* row_of(Index r, Index start) const {
     const SharedBuffers& shared = buffers_.shared;
-    return kept_ ? shared.kept + r * shared.stride + start : buffers_.tile + r * tile_;
+    return kept_ ? shared.kept + r * shared.stride + start : tile_row(r, start);
+  }
+  float* tile_row(Index r, Index start) const {
+    return buffers_.tile + r * tile_ + (start & (tile_ - 1));
   }
   Index row_stride() const { return kept_ ? buffers_.shared.stride : tile_; }
 
-  void logits(Index start, Index entries, Index blind) {
+  /// Of the block at `start`; `ahead` is what is read next.
+  void logits(Index start, Index entries, Index blind, const Key* ahead) {
     const Index page = head_.page_size(), vectors = padded_dim(entries) / simd::kLanes;
     const Index index = head_.page_index(start), place = head_.in_page(start);
-    const Index first = place * Codec<Key>::pack;
-    const auto* keys = head_.key_page(index) + first;
-    const auto* ahead = request_.out == nullptr
-                            ? keys
-                            : reinterpret_cast<const Key*>(head_.value_page(index)) + first;
     float* out = row_of(blind, start);
     if (request_.visible >= kFarEntries && place == 0 && index < last_page()) {
       head_.ask_for_scales(index + 1);
     }
     if constexpr (Codec<Key>::scaled) {
-      byte_key_tile(keys, ahead, page, dim_, vectors, byte_queries_.from(blind), rows_ - blind,
-                    head_.key_scale_page(index) + place, false, out, row_stride());
+      byte_key_tile(keys_at(start), ahead, page, dim_, vectors, byte_queries_.from(blind),
+                    rows_ - blind, head_.key_scale_page(index) + place, false, out, row_stride());
     } else {
-      key_tile(keys, ahead, page, dim_, vectors, request_.query + blind * dim_, rows_ - blind,
-               scale(), out, row_stride());
+      key_tile(keys_at(start), ahead, page, dim_, vectors, request_.query + blind * dim_,
+               rows_ - blind, scale(), out, row_stride());
     }
     if (request_.logits == nullptr) return;
     for (Index g = 0; g < group_; ++g) {
@@ -192,25 +218,28 @@ class AttentionPass {
   }
 
   /// The weights of a tile, in whole vectors.
-  TileWeights weights(Index start, Index entries) {
+  TileWeights weights(Index start, Index stop) {
     if (request_.alpha == 0.0f || !head_.has_weights()) return {};
-    const Index padded = padded_dim(entries);
-    const float* given = head_.weight_page(head_.page_index(start)) + head_.in_page(start);
-    simd::Ints merged = {};  // most pages hold tokens as they came
     const simd::Floats one = simd::broadcast(1.0f);
-    const auto weights_at = [&](Index i) {  // of dead slots they may be anything
-      const simd::Floats some = simd::load(given + i);
-      return i + simd::kLanes > entries ? simd::first_lanes(some, entries - i, one) : some;
+    const auto for_each = [&](auto&& f) {
+      for (Index at = start; at < stop; at += block_) {
+        const float* given = head_.weight_page(head_.page_index(at)) + head_.in_page(at);
+        for (Index i = at; i < std::min(at + block_, stop); i += simd::kLanes) {
+          const simd::Floats some = simd::load(given + (i - at));
+          // Of dead slots they may be anything.
+          f(i - start, i + simd::kLanes > stop ? simd::first_lanes(some, stop - i, one) : some);
+        }
+      }
     };
-    for (Index i = 0; i < padded; i += simd::kLanes) merged |= weights_at(i) != one;
+    simd::Ints merged = {};  // most pages hold tokens as they came
+    for_each([&](Index, simd::Floats some) { merged |= some != one; });
     if (!simd::any(merged)) return {};
     float *powers = buffers_.weights, *factors = buffers_.weights + tile_;
-    const float alpha = request_.alpha;
-    for (Index i = 0; i < padded; i += simd::kLanes) {
-      const auto scaled = simd::ScaledWeight::of(weights_at(i), alpha);
+    for_each([&](Index i, simd::Floats some) {
+      const auto scaled = simd::ScaledWeight::of(some, request_.alpha);
       simd::store(powers + i, scaled.power);
       simd::store(factors + i, scaled.factor);
-    }
+    });
     return {powers, factors};
   }
 
@@ -228,25 +257,19 @@ class AttentionPass {
     for (Index g = 0; g < group_; ++g) powers[g] = section_.power(g);
   }
 
-  void values(Index start, Index entries, Index blind) {
+  /// Of the block at `start`; null `factors` leave the sums so far as they are.
+  void values(Index start, Index entries, Index blind, const float* factors, const Value* ahead) {
     const Index index = head_.page_index(start), place = head_.in_page(start);
-    const bool more = index < last_page();
-    const auto* values = head_.value_page(index) + place * dim_;
-    const auto* ahead = values;
-    if (more) {
-      ahead = reinterpret_cast<const Value*>(head_.key_page(index + 1)) + place * dim_;
-    }
-    const float* factors = softmax_.factors() + blind;
     if constexpr (Codec<Value>::scaled) {
       make_byte_shares(head_.value_scale_page(index) + place, start, entries, blind);
-      byte_value_tile(values, ahead, dim_, entries, buffers_.tile + blind * tile_, rows_ - blind,
+      byte_value_tile(values_at(start), ahead, dim_, entries, tile_row(blind, start), rows_ - blind,
                       tile_, buffers_.share_units + blind, factors, section_.values(blind),
                       row_floats_);
     } else {
-      value_tile(values, ahead, dim_, entries, row_of(blind, start), rows_ - blind, row_stride(),
-                 factors, section_.values(blind), row_floats_);
+      value_tile(values_at(start), ahead, dim_, entries, row_of(blind, start), rows_ - blind,
+                 row_stride(), factors, section_.values(blind), row_floats_);
     }
-    if (more && head_.in_page(start + tile_) == 0) head_.read_on(index);
+    if (index < last_page() && head_.in_page(start + block_) == 0) head_.read_on(index);
   }
 
   /// Exponentials times the scales of their values, in digits, into the tile: those that are kept
@@ -255,7 +278,7 @@ class AttentionPass {
     const Index padded = padded_dim(entries);
     for (Index r = blind; r < rows_; ++r) {
       const float* row = row_of(r, start);
-      float* shares = buffers_.tile + r * tile_;
+      float* shares = tile_row(r, start);
       simd::Floats most = {};
       Index i = 0;
       for (; i + simd::kLanes <= entries; i += simd::kLanes) {
@@ -310,8 +333,9 @@ class AttentionPass {
   const Head& head_;
   const AttentionRequest& request_;
   const AttentionBuffers& buffers_;
-  Index group_, rows_, dim_, row_floats_, tile_;
-  int tile_shift_;  // log2(tile_)
+  Index group_, rows_, dim_, row_floats_;
+  Index block_, tile_;  // entries that lie together, and of a tile: a block or several
+  int tile_shift_;      // log2(tile_)
   bool kept_;
   AttentionSums section_, total_;
   RunningSoftmax softmax_;

@@ -39,17 +39,30 @@ inline void for_runs(Index n, F&& f, Index at = 0) {
 /// Dimensions whose products are added up before they join the rest of a logit, for precision.
 inline constexpr Index kKeyRun = 32;
 
-/// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. With Ahead the
-/// same block of another page, at `ahead`, is asked for.
+/// What is asked for so many bytes before it is read is still in the first-level cache then. Not
+/// where one query row leaves memory the limit: there a whole page ahead is better.
+inline constexpr Index kAskedBytes = 16384;
+/// Of `rows` rows of `row_bytes` bytes those that are as much, in whole runs.
+constexpr Index asked_rows(Index rows, Index row_bytes) {
+  return std::min(rows, std::max(kAskedBytes / row_bytes / kKeyRun * kKeyRun, kKeyRun));
+}
+
+/// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. With Ahead what
+/// is read kAskedBytes later is asked for: of these keys, or then from `ahead` on, of another page.
 template <int Rows, int Vectors, bool Ahead, class Key>
 inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
                       const float* rows, Index row_stride, float scale, float* out,
                       Index out_stride) {
+  const Index lead =
+      Rows == 1 ? head_dim : asked_rows(head_dim, Vectors * simd::kLanes * Index{sizeof(Key)});
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
+    const Index later = start + lead;
+    const Key* asked =
+        later < head_dim ? keys + later * page_size : ahead + (later - head_dim) * page_size;
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     for (Index j = start; j < end; ++j) {
-      if constexpr (Ahead) simd::prefetch<Vectors>(ahead + j * page_size);
+      if constexpr (Ahead) simd::prefetch<Vectors>(asked + (j - start) * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
       for (int r = 0; r < Rows; ++r) {
@@ -100,8 +113,8 @@ void key_tile(const Key* keys, const Key* ahead, Index page_size, Index head_dim
 }
 
 /// sums[r, d] = factors[r] * sums[r, d] + sum_i weights[r, i] * values[i, d] over `entries`
-/// entries, for Rows rows and Vectors * kLanes columns. Of each entry, `rest` more bytes are read:
-/// where nothing is asked for ahead, so that memory is read in order, else 0.
+/// entries, for Rows rows and Vectors * kLanes columns; null factors are 1. Of each entry, `rest`
+/// more bytes are read: where nothing is asked for ahead, so that memory is read in order, else 0.
 template <int Rows, int Vectors, bool Ahead, class Value>
 inline void value_block(const Value* values, const Value* ahead, Index head_dim, Index entries,
                         Index rest, const float* weights, Index weight_stride, const float* factors,
@@ -118,10 +131,11 @@ inline void value_block(const Value* values, const Value* ahead, Index head_dim,
     }
   }
   TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+    const float factor = factors == nullptr ? 1.0f : factors[r];
     simd::in_order<Vectors, Value>(total[r]);
     for (int v = 0; v < Vectors; ++v) {
       float* at = sums + r * sum_stride + v * simd::kLanes;
-      simd::store(at, simd::load(at) * factors[r] + total[r][v]);
+      simd::store(at, simd::load(at) * factor + total[r][v]);
     }
   }
 }
@@ -132,18 +146,28 @@ void value_tile(const Value* values, const Value* ahead, Index head_dim, Index e
                 const float* weights, Index num_rows, Index weight_stride, const float* factors,
                 float* sums, Index sum_stride) {
   const Index vectors = padded_dim(head_dim) / simd::kLanes;
+  const Index chunk = asked_rows(entries, head_dim * Index{sizeof(Value)});
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
       constexpr int most = Rows > 2 ? 4 : 8;
-      for_runs<std::min(most, kSumBlock / Rows)>(vectors, [&]<int Vectors>(Index v) {
-        const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
-        const Index rest =
-            Rows < kRowsThatAsk && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
-        value_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
-            values + at, (r == 0 ? ahead : values) + at, head_dim, entries, rest,
-            weights + r * weight_stride, weight_stride, factors + r, sums + r * sum_stride + at,
-            sum_stride);
-      });
+      for (Index first = 0; first < entries; first += chunk) {
+        const Value *here = values + first * head_dim, *asked = here;
+        if (r == 0 && Rows == 1) {
+          asked = ahead + first * head_dim;
+        } else if (r == 0) {
+          asked = first + chunk < entries ? here + chunk * head_dim : ahead;
+        }
+        for_runs<std::min(most, kSumBlock / Rows)>(vectors, [&]<int Vectors>(Index v) {
+          const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
+          const Index rest =
+              Rows < kRowsThatAsk && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
+          value_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
+              here + at, asked + at, head_dim, std::min(chunk, entries - first), rest,
+              weights + r * weight_stride + first, weight_stride,
+              first > 0 || factors == nullptr ? nullptr : factors + r, sums + r * sum_stride + at,
+              sum_stride);
+        });
+      }
     });
   }
 }

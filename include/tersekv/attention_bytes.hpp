@@ -131,10 +131,11 @@ inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_d
     }
   }
   TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+    const float factor = factors == nullptr ? 1.0f : factors[r];
     for (int v = 0; v < Vectors; ++v) {
       float* at = sums + r * sum_stride + v * simd::kLanes;
       const simd::Floats part = from_digit_sums(total[r][0][v], total[r][1][v], total[r][2][v]);
-      simd::store(at, simd::load(at) * factors[r] + part * units[r]);
+      simd::store(at, simd::load(at) * factor + part * units[r]);
     }
   }
 }
@@ -151,8 +152,8 @@ inline void byte_value_tile(const Int8* values, const Int8* ahead, Index head_di
         const Index rest = Rows < kRowsThatAsk && r == 0 && v == 0 ? 4 * after : 0;
         byte_value_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
             values + 4 * at, (r == 0 ? ahead : values) + 4 * at, head_dim, entries, rest,
-            digits + r * stride, stride, units + r, factors + r, sums + r * sum_stride + at,
-            sum_stride);
+            digits + r * stride, stride, units + r, factors == nullptr ? nullptr : factors + r,
+            sums + r * sum_stride + at, sum_stride);
       });
     });
   }

@@ -55,11 +55,11 @@ struct WorkerBuffers {
 
   void cut(Cutter& take, Index entries, const WorkspaceForm& form) {
     const Index group = form.shape.group_size, dim = form.shape.head_dim;
-    const Index rows = tokens_at_once(group) * group, tile = tile_entries(form.page_size);
-    attention.tile = take(rows * tile);
+    const Index rows = tokens_at_once(group) * group;
+    attention.tile = take(std::max(rows * block_entries(form.page_size), group * kSection));
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
     attention.softmax = take(RunningSoftmax::floats(rows));
-    attention.weights = take(2 * tile, form.has_weights);
+    attention.weights = take(2 * kSection, form.has_weights);
     attention.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
     attention.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
     attention.share_units = take(rows, form.has_bytes);
@@ -83,7 +83,7 @@ struct HeadBuffers {
     const Index sums = AttentionSums::floats(group, padded_dim(form.shape.head_dim));
     shared.stride = entries;
     shared.kept = take(group * entries);
-    shared.powers = take(group * (entries / tile_entries(form.page_size)));
+    shared.powers = take(group * (entries / block_entries(form.page_size)));
     shared.sections = take(sections_of(entries) * sums, in_sections);
     attention = take(entries);
     raw_logits = take(group * entries, form.observes == Observes::logits);
