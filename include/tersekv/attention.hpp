@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "tersekv/attention_blocks.hpp"
 #include "tersekv/attention_bytes.hpp"
+#include "tersekv/attention_pairs.hpp"
+#include "tersekv/attention_request.hpp"
 #include "tersekv/attention_sums.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/entry_attention.hpp"
@@ -16,53 +19,6 @@
 #include "tersekv/simd_math.hpp"
 
 namespace tersekv {
-
-/// Query rows that are worked on at a time, but at least those of one token.
-inline constexpr Index kRowsAtOnce = 16;
-inline Index tokens_at_once(Index group) { return std::max<Index>(1, kRowsAtOnce / group); }
-
-/// Entries of a section: sums over one join those over the sections before it. So partial sums of
-/// floats stay short, whatever the page size, and a million entries lose no more precision than a
-/// few thousand do; and workers may take sections of a head, with the same results to the bit.
-inline constexpr Index kSection = 256;
-/// Entries that lie together, of a section and of a page.
-inline Index block_entries(Index page_size) { return std::min(page_size, kSection); }
-inline Index sections_of(Index entries) { return (entries + kSection - 1) / kSection; }
-
-/// What the workers share that work on one token's request together.
-struct SharedBuffers {
-  float* kept = nullptr;      ///< [group_size, stride], where attention per entry is wanted
-  float* powers = nullptr;    ///< [tiles of stride, group_size], in whole vectors, likewise
-  float* sections = nullptr;  ///< an AttentionSums for each of stride, or null: one does all
-  Index stride = 0;           ///< whole pages
-};
-
-/// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows.
-struct AttentionBuffers {
-  float* tile = nullptr;     ///< [rows, block_entries] or [group_size, kSection]
-  float* sums = nullptr;     ///< [2, AttentionSums::floats(rows, padded_dim(head_dim))]
-  float* softmax = nullptr;  ///< [RunningSoftmax::floats(rows)]
-  float* weights = nullptr;  ///< [2, kSection]
-  // For keys and values of one byte:
-  float* byte_queries = nullptr;  ///< [rows, padded_dim(head_dim)]
-  float* byte_units = nullptr;    ///< [rows, ByteRows::kUnits]
-  float* share_units = nullptr;   ///< [rows]
-  SharedBuffers shared;
-};
-
-/// Query rows of a few tokens of one KV head's group against the head's entries. The last token
-/// sees the first `visible` slots, the one before it one less, and so on.
-struct AttentionRequest {
-  const float* query = nullptr;  ///< [tokens, group_size, head_dim]
-  Index tokens = 1;              ///< up to tokens_at_once(group_size)
-  Index visible = 0;
-  float alpha = 0.0f;  ///< compensation; used only where the cache has weights
-  GroupReduce reduce = GroupReduce::sum;
-  float* out = nullptr;        ///< [tokens, group_size, head_dim], or null: the values are not read
-  float* lse = nullptr;        ///< [tokens, group_size]
-  float* attention = nullptr;  ///< [visible] or null: reduced over the group; of one token
-  float* logits = nullptr;     ///< [group_size, stride] or null: without the bias; of one token
-};
 
 namespace detail {
 
@@ -75,6 +31,7 @@ template <class Head>
 class AttentionPass {
   using Key = typename Head::Key;
   using Value = typename Head::Value;
+  static constexpr bool kPairs = simd::kFastPairs && std::is_same_v<Key, BFloat16>;
 
  public:
   AttentionPass(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers)
@@ -95,7 +52,7 @@ class AttentionPass {
 
   /// All of the request by one worker.
   void run() {
-    make_byte_queries();
+    make_queries();
     total_.clear();
     for (Index s = 0; s < sections_of(request_.visible); ++s) {
       section(s);
@@ -105,7 +62,7 @@ class AttentionPass {
   }
   /// Sections [first, last), into the buffers that workers share.
   void part(Index first, Index last) {
-    make_byte_queries();
+    make_queries();
     for (Index s = first; s < last; ++s) {
       section_ = shared_sums(s);
       section(s);
@@ -125,8 +82,11 @@ class AttentionPass {
   AttentionSums shared_sums(Index section) const {
     return sums(buffers_.shared.sections + section * AttentionSums::floats(rows_, row_floats_));
   }
-  [[gnu::noinline]] void make_byte_queries() {
-    if constexpr (Codec<Key>::scaled) {
+  /// The query rows as the keys' type wants them.
+  [[gnu::noinline]] void make_queries() {
+    if constexpr (kPairs) {
+      if (make_pairs(request_.query, rows_, dim_, buffers_.pairs)) pairs_ = buffers_.pairs;
+    } else if constexpr (Codec<Key>::scaled) {
       byte_queries_ = {buffers_.byte_queries, buffers_.byte_units, row_floats_};
       for (Index r = 0; r < rows_; ++r) {
         make_byte_row(request_.query + r * dim_, dim_, scale(),
@@ -136,7 +96,7 @@ class AttentionPass {
     }
   }
 
-  /// Never inlined, nor are `finish` and `make_byte_queries`: see HeadWorker.
+  /// Never inlined, nor are `finish` and `make_queries`: see HeadWorker.
   [[gnu::noinline]] void section(Index index) {
     softmax_.start(section_);
     const Index end = std::min((index + 1) * kSection, request_.visible);
@@ -203,6 +163,10 @@ class AttentionPass {
     if constexpr (Codec<Key>::scaled) {
       byte_key_tile(keys_at(start), ahead, page, dim_, vectors, byte_queries_.from(blind),
                     rows_ - blind, head_.key_scale_page(index) + place, false, out, row_stride());
+    } else if constexpr (kPairs) {
+      pair_tile(keys_at(start), ahead, page, dim_, vectors, request_.query + blind * dim_,
+                pairs_ == nullptr ? nullptr : pairs_ + blind * dim_ / 2, rows_ - blind, scale(),
+                out, row_stride());
     } else {
       key_tile(keys_at(start), ahead, page, dim_, vectors, request_.query + blind * dim_,
                rows_ - blind, scale(), out, row_stride());
@@ -340,6 +304,7 @@ class AttentionPass {
   AttentionSums section_, total_;
   RunningSoftmax softmax_;
   ByteRows byte_queries_;
+  const float* pairs_ = nullptr;  // null where rows are none
 };
 
 }  // namespace detail

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "tersekv/config.hpp"
 #include "tersekv/simd.hpp"
@@ -47,29 +48,43 @@ constexpr Index asked_rows(Index rows, Index row_bytes) {
   return std::min(rows, std::max(kAskedBytes / row_bytes / kKeyRun * kKeyRun, kKeyRun));
 }
 
+/// Dimensions by which key_block asks ahead.
+template <int Rows, int Vectors, class Key>
+constexpr Index asked_dims(Index head_dim) {
+  if (Rows == 1) return head_dim;
+  return asked_rows(head_dim, Vectors * simd::kLanes * Index{sizeof(Key)});
+}
+
 /// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. With Ahead what
 /// is read kAskedBytes later is asked for: of these keys, or then from `ahead` on, of another page.
 template <int Rows, int Vectors, bool Ahead, class Key>
 inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
                       const float* rows, Index row_stride, float scale, float* out,
                       Index out_stride) {
-  const Index lead =
-      Rows == 1 ? head_dim : asked_rows(head_dim, Vectors * simd::kLanes * Index{sizeof(Key)});
+  const Index lead = asked_dims<Rows, Vectors, Key>(head_dim);
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
     const Index later = start + lead;
     const Key* asked =
         later < head_dim ? keys + later * page_size : ahead + (later - head_dim) * page_size;
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
-    for (Index j = start; j < end; ++j) {
+    const auto add = [&](Index j) {
       if constexpr (Ahead) simd::prefetch<Vectors>(asked + (j - start) * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
       for (int r = 0; r < Rows; ++r) {
         const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
-        for (int v = 0; v < Vectors; ++v) sums[r][v] += q * k[v];
+        for (int v = 0; v < Vectors; ++v) sums[r][v] = simd::keep_order(sums[r][v] + q * k[v]);
+      }
+    };
+    Index j = start;
+    if constexpr (std::is_same_v<Key, BFloat16>) {  // as simd::add_pairs does
+      for (; j + 2 <= end; j += 2) {
+        add(j + 1);
+        add(j);
       }
     }
+    for (; j < end; ++j) add(j);
     // A sum before a product: fused or not, a product before a sum would round in two ways, and a
     // row's logits not be the same bits in every block.
     const simd::Floats unit = simd::broadcast(end == head_dim ? scale : 1.0f);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory_resource>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,12 +22,17 @@ struct WorkspaceForm {
   Shape shape;
   Observes observes = Observes::nothing;
   bool has_bytes = false;    ///< keys or values are of a scaled codec
+  bool has_pairs = false;    ///< keys are BFloat16
   bool has_weights = false;  ///< the policy's entries do
 
   template <class PolicyType, class KeyCodec, class ValueCodec>
   static WorkspaceForm of(Index page_size, const Shape& shape) {
-    return {page_size, shape, PolicyType::observes,
-            Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled, PolicyType::uses_weights};
+    return {page_size,
+            shape,
+            PolicyType::observes,
+            Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled,
+            std::is_same_v<KeyCodec, BFloat16>,
+            PolicyType::uses_weights};
   }
   Index whole_pages(Index entries) const {
     return (entries + page_size - 1) / page_size * page_size;
@@ -60,6 +66,7 @@ struct WorkerBuffers {
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
     attention.softmax = take(RunningSoftmax::floats(rows));
     attention.weights = take(2 * kSection, form.has_weights);
+    attention.pairs = take(rows * dim / 2, form.has_pairs);
     attention.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
     attention.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
     attention.share_units = take(rows, form.has_bytes);

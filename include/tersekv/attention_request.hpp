@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "tersekv/config.hpp"
+
+// What attention is asked for, and the memory it works in.
+
+namespace tersekv {
+
+/// Query rows that are worked on at a time, but at least those of one token.
+inline constexpr Index kRowsAtOnce = 16;
+inline Index tokens_at_once(Index group) { return std::max<Index>(1, kRowsAtOnce / group); }
+
+/// Entries of a section: sums over one join those over the sections before it. So partial sums of
+/// floats stay short, whatever the page size, and a million entries lose no more precision than a
+/// few thousand do; and workers may take sections of a head, with the same results to the bit.
+inline constexpr Index kSection = 256;
+/// Entries that lie together, of a section and of a page.
+inline Index block_entries(Index page_size) { return std::min(page_size, kSection); }
+inline Index sections_of(Index entries) { return (entries + kSection - 1) / kSection; }
+
+/// What the workers share that work on one token's request together.
+struct SharedBuffers {
+  float* kept = nullptr;      ///< [group_size, stride], where attention per entry is wanted
+  float* powers = nullptr;    ///< [tiles of stride, group_size], in whole vectors, likewise
+  float* sections = nullptr;  ///< an AttentionSums for each of stride, or null: one does all
+  Index stride = 0;           ///< whole pages
+};
+
+/// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows.
+struct AttentionBuffers {
+  float* tile = nullptr;     ///< [rows, block_entries] or [group_size, kSection]
+  float* sums = nullptr;     ///< [2, AttentionSums::floats(rows, padded_dim(head_dim))]
+  float* softmax = nullptr;  ///< [RunningSoftmax::floats(rows)]
+  float* weights = nullptr;  ///< [2, kSection]
+  float* pairs = nullptr;    ///< [rows, head_dim / 2], for keys of BFloat16
+  // For keys and values of one byte:
+  float* byte_queries = nullptr;  ///< [rows, padded_dim(head_dim)]
+  float* byte_units = nullptr;    ///< [rows, ByteRows::kUnits]
+  float* share_units = nullptr;   ///< [rows]
+  SharedBuffers shared;
+};
+
+/// Query rows of a few tokens of one KV head's group against the head's entries. The last token
+/// sees the first `visible` slots, the one before it one less, and so on.
+struct AttentionRequest {
+  const float* query = nullptr;  ///< [tokens, group_size, head_dim]
+  Index tokens = 1;              ///< up to tokens_at_once(group_size)
+  Index visible = 0;
+  float alpha = 0.0f;  ///< compensation; used only where the cache has weights
+  GroupReduce reduce = GroupReduce::sum;
+  float* out = nullptr;        ///< [tokens, group_size, head_dim], or null: the values are not read
+  float* lse = nullptr;        ///< [tokens, group_size]
+  float* attention = nullptr;  ///< [visible] or null: reduced over the group; of one token
+  float* logits = nullptr;     ///< [group_size, stride] or null: without the bias; of one token
+};
+
+}  // namespace tersekv
