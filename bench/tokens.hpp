@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "axes.hpp"
+#include "tersekv/element.hpp"
 
 // What caches are filled with, and the double loop that their attention is checked against.
 namespace tersekv::bench {
@@ -22,6 +23,12 @@ class Tokens {
         v_(size(heads.kv * heads.dim)),
         scores_(size(heads.kv)) {}
 
+  /// From now on queries are as a model that computes in T has them.
+  template <StoredElement T>
+  void round_queries_to() {
+    if constexpr (!Codec<T>::scaled) round_ = [](float x) { return to_float(from_float<T>(x)); };
+  }
+
   void draw(Index first, Index count, Index layer = 0) {
     drawn_ = count;
     for (Index t = 0; t < count; ++t) {
@@ -29,6 +36,10 @@ class Tokens {
       for (std::vector<float>* part : {&k_, &v_, &q_}) {
         const Index width = static_cast<Index>(part->size()) / count_;
         for (Index i = 0; i < width; ++i) part->data()[t * width + i] = 1.7320508f * uniform();
+      }
+      if (round_ != nullptr) {
+        const Index width = static_cast<Index>(q_.size()) / count_;
+        for (Index i = t * width; i < (t + 1) * width; ++i) q_.data()[i] = round_(q_.data()[i]);
       }
       for (Index h = 0; h < heads_.kv; ++h) {
         scores_[static_cast<std::size_t>(t * heads_.kv + h)] = uniform() / 2 + 0.5f;
@@ -54,6 +65,7 @@ class Tokens {
   Heads heads_;
   Index count_, drawn_ = 0;
   std::vector<float> q_, k_, v_, scores_;
+  float (*round_)(float) = nullptr;
   std::uint64_t state_ = 0;
 };
 

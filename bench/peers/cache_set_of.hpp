@@ -122,6 +122,7 @@ class CacheSet final : public AnySet {
   double prompt(Index queries, Index calls) override {
     if (prompt_out_.empty()) {
       prompt_.emplace_back(shape_.heads(), queries);
+      prompt_[0].template round_queries_to<T>();
       prompt_[0].draw(start_.tokens_seen(0), queries);
       prompt_out_.resize(prompt_[0].q_size());
       for (Cache& each : caches_) bench::append_tokens(each, prompt_[0]);
@@ -173,7 +174,9 @@ class CacheSet final : public AnySet {
         token_(shape.heads()),
         step_(shape.heads(), Threads(shape.threads)),
         out_(token_.q_size()),
-        lse_(static_cast<std::size_t>(shape.q_heads)) {}
+        lse_(static_cast<std::size_t>(shape.q_heads)) {
+    token_.template round_queries_to<T>();
+  }
 
   /// All copies as they were at the start.
   void refresh() {

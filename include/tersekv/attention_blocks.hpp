@@ -72,9 +72,10 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
       if constexpr (Ahead) simd::prefetch<Vectors>(asked + (j - start) * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
-      for (int r = 0; r < Rows; ++r) {
+      TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
         const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
-        for (int v = 0; v < Vectors; ++v) sums[r][v] = simd::keep_order(sums[r][v] + q * k[v]);
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][v] =
+            simd::keep_order(sums[r][v] + q * k[v]);
       }
     };
     Index j = start;
@@ -88,9 +89,9 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
     // A sum before a product: fused or not, a product before a sum would round in two ways, and a
     // row's logits not be the same bits in every block.
     const simd::Floats unit = simd::broadcast(end == head_dim ? scale : 1.0f);
-    for (int r = 0; r < Rows; ++r) {
+    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
       simd::in_order<Vectors, Key>(sums[r]);
-      for (int v = 0; v < Vectors; ++v) {
+      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
         float* logits = out + r * out_stride + v * simd::kLanes;
         const simd::Floats so_far = start == 0 ? simd::Floats{} : simd::load(logits);
         simd::store(logits, (so_far + sums[r][v]) * unit);
@@ -140,15 +141,15 @@ inline void value_block(const Value* values, const Value* ahead, Index head_dim,
     simd::Floats row[std::size_t{Vectors}];
     simd::load_spread<Vectors>(values + i * head_dim, row);
     simd::touch(values + i * head_dim + Vectors * simd::kLanes, rest);
-    for (int r = 0; r < Rows; ++r) {
+    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
       const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
-      for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
+      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
     }
   }
   TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
     const float factor = factors == nullptr ? 1.0f : factors[r];
     simd::in_order<Vectors, Value>(total[r]);
-    for (int v = 0; v < Vectors; ++v) {
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       float* at = sums + r * sum_stride + v * simd::kLanes;
       simd::store(at, simd::load(at) * factor + total[r][v]);
     }

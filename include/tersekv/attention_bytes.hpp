@@ -53,9 +53,9 @@ inline void byte_key_block(const Int8* keys, const Int8* ahead, Index page_size,
                            const ByteRows& rows, const float* scales, bool add, float* out,
                            Index out_stride) {
   simd::Ints sums[std::size_t{Rows}][std::size_t{kDigits}][std::size_t{Vectors}];
-  for (int r = 0; r < Rows; ++r) {
-    for (int c = 0; c < kDigits; ++c) {
-      for (int v = 0; v < Vectors; ++v) sums[r][c][v] = rows.start(r, c);
+  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+    TERSEKV_HOST_UNROLL for (int c = 0; c < kDigits; ++c) {
+      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][c][v] = rows.start(r, c);
     }
   }
   const simd::Ints signs = simd::Ints{} + static_cast<std::int32_t>(0x80808080u);
@@ -63,19 +63,20 @@ inline void byte_key_block(const Int8* keys, const Int8* ahead, Index page_size,
     const Index at = 4 * group * page_size;
     if constexpr (Ahead) simd::prefetch<4 * Vectors>(ahead + at);
     simd::Ints k[std::size_t{Vectors}];
-    for (int v = 0; v < Vectors; ++v) {
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       k[v] = simd::load_bytes(keys + at + 4 * v * simd::kLanes) ^ signs;  // + 128
     }
-    for (int r = 0; r < Rows; ++r) {
-      for (int c = 0; c < kDigits; ++c) {
+    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+      TERSEKV_HOST_UNROLL for (int c = 0; c < kDigits; ++c) {
         const simd::Ints digits = simd::broadcast_bytes(rows.digit(r, group, c));
-        for (int v = 0; v < Vectors; ++v) sums[r][c][v] = simd::dot4(sums[r][c][v], k[v], digits);
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][c][v] =
+            simd::dot4(sums[r][c][v], k[v], digits);
       }
     }
   }
   TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
     const simd::Floats unit = simd::broadcast(rows.unit(r));
-    for (int v = 0; v < Vectors; ++v) {
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       float* logits = out + r * out_stride + v * simd::kLanes;
       const simd::Floats so_far = add ? simd::load(logits) : simd::Floats{};
       const simd::Floats product = from_digit_sums(sums[r][0][v], sums[r][1][v], sums[r][2][v]);
@@ -116,15 +117,15 @@ inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_d
   for (Index i = 0; i < entries; i += 4) {
     if constexpr (Ahead) simd::prefetch<4 * Vectors>(ahead + i * head_dim);
     simd::Ints row[std::size_t{Vectors}];
-    for (int v = 0; v < Vectors; ++v) {
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       row[v] = simd::load_bytes(values + i * head_dim + 4 * v * simd::kLanes);
     }
     simd::touch(values + i * head_dim + 4 * Vectors * simd::kLanes, rest);
-    for (int r = 0; r < Rows; ++r) {
-      for (int c = 0; c < kDigits; ++c) {
+    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+      TERSEKV_HOST_UNROLL for (int c = 0; c < kDigits; ++c) {
         const auto* at = reinterpret_cast<const std::byte*>(digits + r * stride + i) + 4 * c;
         const simd::Ints shares = simd::broadcast_bytes(at);
-        for (int v = 0; v < Vectors; ++v) {
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
           total[r][c][v] = simd::dot4(total[r][c][v], shares, row[v]);
         }
       }
@@ -132,7 +133,7 @@ inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_d
   }
   TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
     const float factor = factors == nullptr ? 1.0f : factors[r];
-    for (int v = 0; v < Vectors; ++v) {
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       float* at = sums + r * sum_stride + v * simd::kLanes;
       const simd::Floats part = from_digit_sums(total[r][0][v], total[r][1][v], total[r][2][v]);
       simd::store(at, simd::load(at) * factor + part * units[r]);

@@ -54,24 +54,26 @@ inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index page_s
     const BFloat16* asked =
         later < head_dim ? keys + later * page_size : ahead + (later - head_dim) * page_size;
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
-    for (Index j = start; j < end; j += 2) {
+    for (Index pair = start / 2; pair < end / 2; ++pair) {
       if constexpr (Ahead) {
-        simd::prefetch<Vectors>(asked + (j - start) * page_size);
-        simd::prefetch<Vectors>(asked + (j - start + 1) * page_size);
+        simd::prefetch<Vectors>(asked);
+        simd::prefetch<Vectors>(asked + page_size);
+        asked += 2 * page_size;
       }
       simd::Ints k[std::size_t{Vectors}];
-      for (int v = 0; v < Vectors; v += 2) {
-        const BFloat16* lower = keys + j * page_size + v * simd::kLanes;
+      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; v += 2) {
+        const BFloat16* lower = keys + 2 * pair * page_size + v * simd::kLanes;
         simd::load_pairs(lower, lower + page_size, k + v);
       }
-      for (int r = 0; r < Rows; ++r) {
-        const simd::Ints q = simd::broadcast_bytes(pairs + (r * head_dim + j) / 2);
-        for (int v = 0; v < Vectors; ++v) sums[r][v] = simd::add_pairs(sums[r][v], q, k[v]);
+      TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+        const simd::Ints q = simd::broadcast_bytes(pairs + r * (head_dim / 2) + pair);
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][v] =
+            simd::add_pairs(sums[r][v], q, k[v]);
       }
     }
     const simd::Floats unit = simd::broadcast(scale);
     TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
-      for (int v = 0; v < Vectors; v += 2) {
+      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; v += 2) {
         float* logits = out + r * out_stride + v * simd::kLanes;
         simd::Floats two[2] = {sums[r][v], sums[r][v + 1]};
         if (start > 0) {

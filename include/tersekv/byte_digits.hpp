@@ -50,7 +50,7 @@ inline float to_signed_digits(const float* x, Index n, float* digits, std::int32
     const simd::Ints digit_major = simd::transpose_bytes(packed);
     std::memcpy(digits + i, &digit_major, sizeof digit_major);
   }
-  for (int c = 0; c < kDigits; ++c) {
+  TERSEKV_HOST_UNROLL for (int c = 0; c < kDigits; ++c) {
     sums[c] = 0;
     for (int lane = 0; lane < simd::kLanes; ++lane) sums[c] += total[c][lane];
   }

@@ -30,7 +30,7 @@ inline void join_rows(const KeptExponentials& kept, Index entries, bool more, fl
                       float* out, float* tail) {
   const simd::Floats least = simd::broadcast(0x1p-122f);  // all that is lower is equal
   simd::Floats powers[std::size_t{Rows}], inverses[std::size_t{Rows}];
-  for (int r = 0; r < Rows; ++r) {
+  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
     powers[r] = simd::broadcast(kept.powers[r]);
     inverses[r] = simd::broadcast(kept.inverses[r]);
   }
@@ -39,7 +39,7 @@ inline void join_rows(const KeptExponentials& kept, Index entries, bool more, fl
   for (Index i = 0; i < entries; i += simd::kLanes) {
     float* to = i < whole ? out + i : tail;
     simd::Floats all = more ? simd::load(to) : simd::Floats{};
-    for (int r = 0; r < Rows; ++r) {
+    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
       const simd::Floats e = simd::load(kept.data + r * kept.stride + i) * powers[r];
       const simd::Floats share = simd::max(e, least) * inverses[r];
       all = highest ? simd::max(all, share) : all + share;

@@ -74,14 +74,14 @@ class RunningSoftmax {
   void raise(Index r, float* logits, Index stride, Index visible, const TileWeights& weights) {
     const Index padded = padded_dim(visible);
     simd::Floats highest[std::size_t{Rows}];
-    for (int k = 0; k < Rows; ++k) {
+    TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
       float* row = logits + k * stride;
       // The vectors' tail repeats a live logit: it raises no power and overflows nothing.
       for (Index i = visible; i < padded; ++i) row[i] = row[0];
       highest[k] = simd::broadcast(row[0] + (weighted ? weights.powers[0] : 0.0f));
     }
     for (Index i = 0; i < padded; i += simd::kLanes) {
-      for (int k = 0; k < Rows; ++k) {
+      TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
         simd::Floats here = simd::load(logits + k * stride + i);
         if constexpr (weighted) {
           here += simd::load(weights.powers + i);
@@ -92,13 +92,13 @@ class RunningSoftmax {
       }
     }
     bool higher = false;
-    for (int k = 0; k < Rows; ++k) {
+    TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
       highest[k] = simd::round(highest[k]);
       factor_[r + k] = 1.0f;
       higher |= simd::any_above(highest[k], sums_.power(r + k));
     }
     if (!higher) return;
-    for (int k = 0; k < Rows; ++k) {
+    TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
       const float power = simd::max(highest[k]), before = sums_.power(r + k);
       if (power <= before) continue;
       const simd::Floats factor = simd::exp2(simd::broadcast(before - power));
@@ -119,20 +119,20 @@ class RunningSoftmax {
   void exponentials(Index r, float* logits, Index stride, Index visible, Index entries,
                     const TileWeights& weights) {
     simd::Floats power[std::size_t{Rows}], part[std::size_t{Rows}];
-    for (int k = 0; k < Rows; ++k) {
+    TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
       power[k] = simd::broadcast(sums_.power(r + k));
       part[k] = simd::load(part_ + 16 * (r + k));
     }
     const Index whole = visible / simd::kLanes * simd::kLanes;
     for (Index i = 0; i < whole; i += simd::kLanes) {
-      for (int k = 0; k < Rows; ++k) {
+      TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
         float* at = logits + k * stride + i;
         const simd::Floats e = exponential<weighted>(at, power[k], i, weights);
         simd::store(at, e);
         part[k] += e;
       }
     }
-    for (int k = 0; k < Rows; ++k) {
+    TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
       float* row = logits + k * stride;
       if (whole < visible) {
         simd::store(row + whole, exponential<weighted>(row + whole, power[k], whole, weights));

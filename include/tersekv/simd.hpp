@@ -117,19 +117,20 @@ inline Vector in_register(Vector v) {
 template <int Vectors, class T>
 inline void load_spread(const T* p, Floats* to) {
   constexpr int pairs = std::is_same_v<T, BFloat16> ? Vectors / 2 : 0;
-  for (int v = 0; v < 2 * pairs; v += 2) {
+  TERSEKV_HOST_UNROLL for (int v = 0; v < 2 * pairs; v += 2) {
     Ints both;
     std::memcpy(&both, p + v * kLanes, sizeof both);
     both = in_register(both);
     to[v] = std::bit_cast<Floats>(lower_up(both));
     to[v + 1] = std::bit_cast<Floats>(both & static_cast<std::int32_t>(0xffff0000u));
   }
-  for (int v = 2 * pairs; v < Vectors; ++v) to[v] = in_register(load(p + v * kLanes));
+  TERSEKV_HOST_UNROLL for (int v = 2 * pairs; v < Vectors; ++v) to[v] =
+      in_register(load(p + v * kLanes));
 }
 template <int Vectors, class T>
 inline void in_order(Floats* v) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    for (int i = 0; i + 2 <= Vectors; i += 2) {
+    TERSEKV_HOST_UNROLL for (int i = 0; i + 2 <= Vectors; i += 2) {
       const Floats a = v[i], b = v[i + 1];
 #define TERSEKV_TWO(lane) lane, lane + kLanes, lane + 1, lane + 1 + kLanes
 #if defined(__AVX512F__)
