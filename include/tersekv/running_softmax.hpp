@@ -40,15 +40,13 @@ class RunningSoftmax {
   /// `visible` of each, with zeros behind them up to `entries` in whole vectors.
   void add(Index r, Index last, float* logits, Index stride, Index visible, Index entries,
            const TileWeights& weights) {
-    if (weights.powers != nullptr) {
-      for (; r < last; ++r, logits += stride) {
-        add_block<1, true>(r, logits, stride, visible, entries, weights);
-      }
-      return;
-    }
     for (; r < last; r += kRowBlock, logits += kRowBlock * stride) {
       with_constant<kRowBlock>(std::min<Index>(kRowBlock, last - r), [&]<int Rows>() {
-        add_block<Rows, false>(r, logits, stride, visible, entries, weights);
+        if (weights.powers == nullptr) {
+          add_block<Rows, false>(r, logits, stride, visible, entries, weights);
+        } else {
+          add_block<Rows, true>(r, logits, stride, visible, entries, weights);
+        }
       });
     }
   }
