@@ -242,17 +242,12 @@ class HeadView {
   /// they are many, as who comes for them wants a few.
   void ask_for_columns(Index index) const {
     if (layout_->column_bytes() > 2048) return;
-    const std::byte* page = pages_[index];
-    for (Index i = layout_->weights_at; i < layout_->page_bytes; i += 64) {
-      __builtin_prefetch(page + i, 0, 2);
-    }
+    simd::ask<2>(pages_[index] + layout_->weights_at, layout_->column_bytes());
   }
   /// Asks for what is wanted of page `index` before its turn comes in memory: scales and weights.
   void ask_for_scales(Index index) const {
     const std::byte* page = pages_[index];
-    const auto ask = [&](Index from, Index to) {
-      for (Index i = from; i < to; i += 64) __builtin_prefetch(page + i, 0, 3);
-    };
+    const auto ask = [&](Index from, Index to) { simd::ask<3>(page + from, to - from); };
     if constexpr (Codec<KeyCodec>::scaled) ask(layout_->key_scales_at, layout_->values_at);
     if constexpr (Codec<ValueCodec>::scaled) ask(layout_->value_scales_at, layout_->weights_at);
     if (layout_->has_weights) ask(layout_->weights_at, layout_->positions_at);
@@ -267,9 +262,7 @@ class HeadView {
     if (gap >= 0 && gap <= 256 && 4 * layout_->column_bytes() <= layout_->weights_at) {
       simd::touch(here + layout_->weights_at, layout_->column_bytes());
     } else {
-      for (Index i = 0; i < 8192 && i < layout_->values_at; i += 64) {
-        __builtin_prefetch(next + i, 0, 2);
-      }
+      simd::ask<2>(next, std::min<Index>(8192, layout_->values_at));
     }
   }
 

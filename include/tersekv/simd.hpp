@@ -150,12 +150,23 @@ inline void in_order(Floats* v) {
   }
 }
 
-/// Asks for the memory of Vectors vectors of elements from p on, which may be anywhere, to come
-/// into the first-level cache: what lies in the second is then moved but once.
+/// Asks for `bytes` bytes from p on, which may be anywhere, to come into a cache: the first level's
+/// with locality 3, the second's with 2.
+template <int locality>
+inline void ask(const void* p, Index bytes) {
+  const auto* at = static_cast<const std::byte*>(p);
+  for (Index i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, locality);
+  asm volatile("");  // g++ leaves out calls of functions that have no other effect
+}
+
+/// Asks for the memory of Vectors vectors of elements from p on to come into the first-level cache:
+/// what lies in the second is then moved but once.
 template <int Vectors, class T>
-inline void prefetch(const T* p) {
+[[gnu::always_inline]] inline void prefetch(const T* p) {
   constexpr int line = 64 / static_cast<int>(sizeof(T));
-  for (int i = 0; i < Vectors * kLanes; i += line) __builtin_prefetch(p + i, 0, 3);
+  TERSEKV_HOST_UNROLL for (int i = 0; i < Vectors * kLanes; i += line) {
+    __builtin_prefetch(p + i, 0, 3);
+  }
 }
 
 /// Reads one byte of each cache line of `bytes` bytes from p on: unlike a request, it keeps the
