@@ -74,8 +74,9 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
       simd::load_spread<Vectors>(keys + j * page_size, k);
       TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
         const simd::Floats q = simd::broadcast(rows[r * row_stride + j]);
-        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][v] =
-            simd::keep_order(sums[r][v] + q * k[v]);
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+          sums[r][v] = simd::keep_order(sums[r][v] + q * k[v]);
+        }
       }
     };
     Index j = start;

@@ -69,8 +69,9 @@ inline void byte_key_block(const Int8* keys, const Int8* ahead, Index page_size,
     TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
       TERSEKV_HOST_UNROLL for (int c = 0; c < kDigits; ++c) {
         const simd::Ints digits = simd::broadcast_bytes(rows.digit(r, group, c));
-        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][c][v] =
-            simd::dot4(sums[r][c][v], k[v], digits);
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+          sums[r][c][v] = simd::dot4(sums[r][c][v], k[v], digits);
+        }
       }
     }
   }

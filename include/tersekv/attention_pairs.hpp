@@ -67,8 +67,9 @@ inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index page_s
       }
       TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
         const simd::Ints q = simd::broadcast_bytes(pairs + r * (head_dim / 2) + pair);
-        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) sums[r][v] =
-            simd::add_pairs(sums[r][v], q, k[v]);
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+          sums[r][v] = simd::add_pairs(sums[r][v], q, k[v]);
+        }
       }
     }
     const simd::Floats unit = simd::broadcast(scale);

@@ -124,8 +124,9 @@ inline void load_spread(const T* p, Floats* to) {
     to[v] = std::bit_cast<Floats>(lower_up(both));
     to[v + 1] = std::bit_cast<Floats>(both & static_cast<std::int32_t>(0xffff0000u));
   }
-  TERSEKV_HOST_UNROLL for (int v = 2 * pairs; v < Vectors; ++v) to[v] =
-      in_register(load(p + v * kLanes));
+  TERSEKV_HOST_UNROLL for (int v = 2 * pairs; v < Vectors; ++v) {
+    to[v] = in_register(load(p + v * kLanes));
+  }
 }
 template <int Vectors, class T>
 inline void in_order(Floats* v) {
