@@ -30,7 +30,7 @@ class Bench(cli.Case):
                         self.assertGreater(parts[part], 0, part)
 
     def test_entries_and_bytes(self):
-        full = self.json(*self.bench())
+        full = self.json(*self.bench("--kv-type", "bf16"))
         for row in full["rows"]:
             self.assertEqual(row["budget"], None)
             self.assertEqual(row["kept_entries"], (row["context"] + 8) * HEADS)
