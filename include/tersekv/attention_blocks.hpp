@@ -55,6 +55,13 @@ constexpr Index asked_dims(Index head_dim) {
   return asked_rows(head_dim, Vectors * simd::kLanes * Index{sizeof(Key)});
 }
 
+/// What is read `dim` dimensions after a page's first: of its keys, or then from `ahead` on.
+template <class Key>
+const Key* dimension_at(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
+                        Index dim) {
+  return dim < head_dim ? keys + dim * page_size : ahead + (dim - head_dim) * page_size;
+}
+
 /// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. With Ahead what
 /// is read kAskedBytes later is asked for: of these keys, or then from `ahead` on, of another page.
 template <int Rows, int Vectors, bool Ahead, class Key>
@@ -64,9 +71,7 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
   const Index lead = asked_dims<Rows, Vectors, Key>(head_dim);
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
-    const Index later = start + lead;
-    const Key* asked =
-        later < head_dim ? keys + later * page_size : ahead + (later - head_dim) * page_size;
+    const Key* asked = dimension_at(keys, ahead, page_size, head_dim, start + lead);
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     const auto add = [&](Index j) {
       if constexpr (Ahead) simd::prefetch<Vectors>(asked + (j - start) * page_size);
@@ -102,14 +107,8 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
 }
 
 /// Query rows from which what comes next is asked for in between. Where memory is the limit it
-/// disturbs the prefetching of AMD's processors up to Zen 4, which know no AVX-VNNI (compilers that
-/// know no Zen 5 take it for one of those), and hides a wait that others' prefetching leaves.
-#if (defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__)) && \
-    !defined(__AVXVNNI__)
-inline constexpr int kRowsThatAsk = 4;
-#else
-inline constexpr int kRowsThatAsk = 1;
-#endif
+/// disturbs the prefetching of AMD's processors up to Zen 4, and hides a wait that others' leaves.
+inline constexpr int kRowsThatAsk = simd::kZen == 4 ? 4 : 1;
 
 /// out[r, i] = scale * <rows[r], key i> for the first `vectors` * kLanes entries at `keys`, of a
 /// page of `page_size`. `ahead` is what will be read next, as much of it.

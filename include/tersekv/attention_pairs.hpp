@@ -50,9 +50,8 @@ inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index page_s
                        const float* pairs, float scale, float* out, Index out_stride) {
   const Index lead = asked_dims<Rows, Vectors, BFloat16>(head_dim);
   for (Index start = 0; start < head_dim; start += kKeyRun) {
-    const Index end = std::min(start + kKeyRun, head_dim), later = start + lead;
-    const BFloat16* asked =
-        later < head_dim ? keys + later * page_size : ahead + (later - head_dim) * page_size;
+    const Index end = std::min(start + kKeyRun, head_dim);
+    const BFloat16* asked = dimension_at(keys, ahead, page_size, head_dim, start + lead);
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     for (Index pair = start / 2; pair < end / 2; ++pair) {
       if constexpr (Ahead) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The only file that knows the machine's vectors: the compiler's portable vector types, as wide as
-// the flags of the including project allow (AVX-512, AVX2, or 128 bits: SSE2, NEON), and the few
-// instructions that they do not offer or that compilers do not find (broadcasts, 16 bits to float).
-// Nothing here relies on infinities, NaN or on the order of additions, so `-ffast-math` changes no
-// more than the last bits.
+// The only file, beside simd_pairs.hpp, that knows the machine's vectors: the compiler's portable
+// vector types, as wide as the flags of the including project allow (AVX-512, AVX2, or 128 bits:
+// SSE2, NEON), and the few instructions that they do not offer or that compilers do not find
+// (broadcasts, 16 bits to float). Nothing here relies on infinities, NaN or on the order of
+// additions, so `-ffast-math` changes no more than the last bits.
 
 #include <bit>
 #include <cstddef>
@@ -28,6 +28,17 @@ inline constexpr int kLanes = 16;
 inline constexpr int kLanes = 8;
 #else
 inline constexpr int kLanes = 4;
+#endif
+
+/// The generation of AMD's processors: 5 from Zen 5 on, 4 for all before it, 0 for others'.
+/// Compilers that do not know Zen 5 take it for an older one, but with AVX-VNNI.
+#if !(defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || \
+      defined(__znver5__))
+inline constexpr int kZen = 0;
+#elif defined(__AVXVNNI__)
+inline constexpr int kZen = 5;
+#else
+inline constexpr int kZen = 4;
 #endif
 
 /// Lanes of the widest vectors: what is laid out in whole vectors is so for them, and a program of
@@ -103,9 +114,7 @@ inline Ints lower_up(Ints x) {
 /// the ports that read become what a block of products waits for.
 template <class Vector>
 inline Vector in_register(Vector v) {
-#if defined(__CUDACC__) || !defined(__GNUC__)
-  return v;
-#elif defined(__x86_64__) && defined(__AVX__)
+#if defined(__x86_64__) && defined(__AVX__) && !defined(__CUDACC__)
   asm("" : "+v"(v));
 #endif
   return v;

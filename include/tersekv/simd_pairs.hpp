@@ -18,14 +18,8 @@ namespace tersekv::simd {
 #define TERSEKV_PAIR_PRODUCTS 0
 #endif
 
-/// Whether the products of a pair are added up at the pace of one of floats. On AMD's processors
-/// from Zen 5 on: compilers that do not know it take it for an older one, but with AVX-VNNI.
-#if TERSEKV_PAIR_PRODUCTS && defined(__AVXVNNI__) && \
-    (defined(__znver3__) || defined(__znver4__) || defined(__znver5__))
-inline constexpr bool kFastPairs = true;
-#else
-inline constexpr bool kFastPairs = false;
-#endif
+/// Whether the products of a pair are added up at the pace of one of floats.
+inline constexpr bool kFastPairs = TERSEKV_PAIR_PRODUCTS == 1 && kZen == 5;
 
 /// sums + the products of the upper numbers, + the products of the lower ones: each sum rounded, as
 /// the processor does it, and products of BFloat16 are exact floats. What is below the normal

@@ -22,7 +22,7 @@ struct WorkspaceForm {
   Shape shape;
   Observes observes = Observes::nothing;
   bool has_bytes = false;    ///< keys or values are of a scaled codec
-  bool has_pairs = false;    ///< keys are BFloat16
+  bool has_pairs = false;    ///< keys are BFloat16: the same bytes on every machine
   bool has_weights = false;  ///< the policy's entries do
 
   template <class PolicyType, class KeyCodec, class ValueCodec>
