@@ -35,11 +35,10 @@ class Tokens {
       state_ = kSeed ^ static_cast<std::uint64_t>((first + t) << 8 | layer) * 0xd1342543de82ef95u;
       for (std::vector<float>* part : {&k_, &v_, &q_}) {
         const Index width = static_cast<Index>(part->size()) / count_;
-        for (Index i = 0; i < width; ++i) part->data()[t * width + i] = 1.7320508f * uniform();
-      }
-      if (round_ != nullptr) {
-        const Index width = static_cast<Index>(q_.size()) / count_;
-        for (Index i = t * width; i < (t + 1) * width; ++i) q_.data()[i] = round_(q_.data()[i]);
+        const auto round = part == &q_ ? round_ : as_drawn;
+        for (Index i = 0; i < width; ++i) {
+          part->data()[t * width + i] = round(1.7320508f * uniform());
+        }
       }
       for (Index h = 0; h < heads_.kv; ++h) {
         scores_[static_cast<std::size_t>(t * heads_.kv + h)] = uniform() / 2 + 0.5f;
@@ -56,6 +55,7 @@ class Tokens {
 
  private:
   std::size_t size(Index width) const { return static_cast<std::size_t>(count_ * width); }
+  static float as_drawn(float x) { return x; }
   float uniform() {  // [-1, 1), splitmix64
     state_ += 0x9e3779b97f4a7c15u;
     std::uint64_t z = (state_ ^ state_ >> 30) * 0xbf58476d1ce4e5b9u;
@@ -65,7 +65,7 @@ class Tokens {
   Heads heads_;
   Index count_, drawn_ = 0;
   std::vector<float> q_, k_, v_, scores_;
-  float (*round_)(float) = nullptr;
+  float (*round_)(float) = as_drawn;
   std::uint64_t state_ = 0;
 };
 
