@@ -52,7 +52,6 @@ class ZipHead {
     row.lse = &lse;
     row.query = query;
     policy_.observe(team_, head(), row);
-    policy_.scorer().prepare(team_, head());
   }
   float predicted(Index slot) { return policy_.scorer().log_score(head(), slot, 0); }
 

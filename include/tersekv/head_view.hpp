@@ -260,7 +260,12 @@ class HeadView {
     const auto gap = reinterpret_cast<std::intptr_t>(next) - reinterpret_cast<std::intptr_t>(here) -
                      layout_->page_bytes;
     if (gap >= 0 && gap <= 256 && 4 * layout_->column_bytes() <= layout_->weights_at) {
-      simd::touch(here + layout_->weights_at, layout_->column_bytes());
+      const std::byte* columns = here + layout_->weights_at;
+      if constexpr (simd::kZen == 5) {  // which asks for pages itself, and need not wait
+        simd::ask<2>(columns, layout_->column_bytes());
+      } else {
+        simd::touch(columns, layout_->column_bytes());
+      }
     } else {
       simd::ask<2>(next, std::min<Index>(8192, layout_->values_at));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
 
 namespace tersekv {

@@ -19,11 +19,23 @@ struct LaneTraits<float> {
   using Int = std::int32_t;
   TERSEKV_HD static Int truncate(float x) { return static_cast<Int>(x); }
   TERSEKV_HD static float to_float(Int x) { return static_cast<float>(x); }
+  TERSEKV_HD static float higher(float a, float b) { return choose(a > b, a, b); }
   TERSEKV_HD static float keep_order(float x) { return detail::keep_order(x); }
   TERSEKV_HD static void begin() { one_by_one(); }
 };
 template <class Float>
 using IntOf = typename LaneTraits<Float>::Int;
+
+/// The higher of two.
+template <class Float>
+TERSEKV_HD inline Float higher(Float a, Float b) {
+  return LaneTraits<Float>::higher(a, b);
+}
+/// |x|.
+template <class Float>
+TERSEKV_HD inline Float magnitude(Float x) {
+  return bit_copy<Float>(bit_copy<IntOf<Float>>(x) & 0x7fffffff);
+}
 
 /// Whole numbers as floats, of numbers and of vectors.
 TERSEKV_HD inline float as_floats(Index x) { return static_cast<float>(x); }
@@ -69,7 +81,7 @@ TERSEKV_HD inline Float exp_of_negative(Float x) {
   const Float least = Float{} - 87.0f;
   constexpr auto sign = static_cast<std::int32_t>(0x80000000u);
   const Float below = bit_copy<Float>(bit_copy<IntOf<Float>>(x) | sign);
-  return exp_in_range(choose(below > least, below, least));
+  return exp_in_range(higher(below, least));
 }
 
 /// ln x for a normal x > 0, error below 2e-7 |ln x| + 1e-7; of other bits, some number.
@@ -130,7 +142,7 @@ TERSEKV_HD inline Float log_one_plus(Float x) {
 /// ln(e^a + e^b) without overflow; absolute error below 4e-7 beside the rounding of the result.
 template <class Float>
 TERSEKV_HD inline Float log_add(Float a, Float b) {
-  const Float high = choose(a > b, a, b);
+  const Float high = higher(a, b);
   return high + LaneTraits<Float>::keep_order(log_one_plus(exp_of_negative(a - b)));
 }
 
@@ -151,7 +163,7 @@ template <class Float = float>
 TERSEKV_HD inline Float log_missing(float log_decay, IntOf<Float> queries, std::int32_t full) {
   const Float none = {}, one = none + 1.0f, most = none + static_cast<float>(full);
   const Float given = LaneTraits<Float>::to_float(queries);
-  const Float some = choose(given > one, given, one);
+  const Float some = higher(given, one);
   const Float lacking = log_of(one_minus_exp(choose(some < most, some, most) * log_decay));
   return choose(given > none, lacking, none);
 }

@@ -90,10 +90,4 @@ TERSEKV_HD inline Floats choose(Ints first, Floats a,
   return bit_copy<Floats>((bit_copy<Ints>(a) & first) | (bit_copy<Ints>(b) & ~first));
 }
 
-/// |x|, of a number or of each lane.
-template <class Float>
-TERSEKV_HD inline Float magnitude(Float x) {
-  return choose(x > -x, x, -x);
-}
-
 }  // namespace tersekv::detail

@@ -19,6 +19,7 @@ struct LaneTraits<simd::Floats> {
   using Int = simd::Ints;
   static Int truncate(simd::Floats x) { return __builtin_convertvector(x, Int); }
   static simd::Floats to_float(Int x) { return as_floats(x); }
+  static simd::Floats higher(simd::Floats a, simd::Floats b) { return simd::max(a, b); }
   static simd::Floats keep_order(simd::Floats x) { return simd::keep_order(x); }
   static void begin() {}
 };

@@ -73,9 +73,10 @@ void check_bounds(const Cache& cache, float left_out) {
     for (Index i = 0; i < head.length(); ++i) {
       const float score = scorer.score(head, i), least = scorer.least_score(head, i);
       CHECK(least <= score);
-      // An entry that has taken others over keeps the highest of their bounds.
-      const float merged = std::log(head.weight(i));
-      CHECK(score <= least + left_out + merged + 1e-5f * (1 + std::abs(score)));
+      // What an average over few queries lacks is taken to be what one over all lacks.
+      const float queries = static_cast<float>(head.int_stat(head.shape().group_size, i));
+      const float lacks = queries > 0 ? -std::log1p(-std::pow(scorer.decay, queries)) : 0.0f;
+      CHECK(score <= least + left_out + lacks + 1e-5f * (1 + std::abs(score)));
     }
   }
 }

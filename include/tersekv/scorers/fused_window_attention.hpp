@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
 
 namespace tersekv {
@@ -69,7 +70,7 @@ struct FusedWindowAttention : ScorerBase {
   }
   template <class Float>
   TERSEKV_HD Float fuse(Float a, Float b) const {
-    return fusion == Fusion::sum ? a + b : detail::choose(a > b, a, b);
+    return fusion == Fusion::sum ? a + b : detail::higher(a, b);
   }
 };
 

@@ -22,7 +22,7 @@ struct MeanAttention : ScorerBase {
   TERSEKV_HD auto score(const Head& head, Slot slot) const {
     auto queries = detail::as_floats(head.int_stat(1, slot));
     const auto one = decltype(queries){} + 1.0f;
-    return head.stat(0, slot) / detail::choose(queries > one, queries, one);
+    return head.stat(0, slot) / detail::higher(queries, one);
   }
 };
 

@@ -6,7 +6,6 @@
 
 #include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
-#include "tersekv/scorers/mass_bounds.hpp"
 
 namespace tersekv {
 
@@ -20,10 +19,9 @@ namespace tersekv {
 ///
 ///   m_i = w_i sum_g S^_gi / Z_g,   Z_g = exp(lse_g) of the latest query
 ///
-/// worked out where it is asked for. `prepare` leaves a lower bound with every entry, so that few
-/// are asked when the lowest is looked for.
+/// worked out where it is asked for: where the lowest is looked for, a lower bound spares most.
 ///
-/// O(group_size n) per query. Memory: group_size + 2 numbers per entry.
+/// O(group_size n) per query. Memory: group_size + 1 numbers per entry.
 struct PredictedMass : ScorerBase {
   static constexpr Observes observes = Observes::logits;
   float decay = 0.98f;  ///< 1e-6 to 0.9999 (nearer 1, ln decay is lost beside a float's logit); the
@@ -34,10 +32,12 @@ struct PredictedMass : ScorerBase {
     detail::require_between("decay", decay, 1e-6f, 0.9999f);
     detail::require_count("window", window, 1);
   }
-  /// ln S per query head, then m, then the lower bound of ln mass.
-  TERSEKV_HD Index statistics(const Shape& shape) const { return shape.group_size + 2; }
-  /// lse per query head of the latest query, then the group's mean query.
-  Index registers(const Shape& shape) const { return shape.group_size + shape.head_dim; }
+  /// ln S per query head, then m.
+  TERSEKV_HD Index statistics(const Shape& shape) const { return shape.group_size + 1; }
+  /// lse per query head of the latest query, the group's mean query, then what bounds are made of.
+  Index registers(const Shape& shape) const {
+    return shape.group_size + shape.head_dim + kBoundRegisters;
+  }
   Index observed_rows(Index rows) const { return std::min(rows, window); }
 
   template <class Team, class Head>
@@ -54,25 +54,43 @@ struct PredictedMass : ScorerBase {
       }
       head.set_stat(group, slot, queries + 1);
     });
-    team.for_each(group, [&](Index g) { head.reg(g) = row.lse[g]; });
+    team.for_each(group, [&](Index g) {
+      head.reg(g) = row.lse[g];
+      if (g == 0) note_query(head, log_decay);
+    });
     team.for_each(dim, [&](Index j) {
       float sum = 0;
       for (Index g = 0; g < group; ++g) sum += row.query[g * dim + j];
       head.reg(group + j) = sum / static_cast<float>(group);
     });
   }
-  template <class Team, class Head>
-  TERSEKV_HD void prepare(Team& team, const Head& head) const {
-    detail::bound_masses(team, head, std::log(decay));
-  }
   template <class Head, class Slot>
   TERSEKV_HD float score(const Head& head, Slot slot) const {
     return log_mass(head, slot);
   }
-  /// A lower bound of `score`, as of the last `prepare`.
+  /// A lower bound of `score`, without its exponentials and logarithms: with a_g = ln S_g - lse_g,
+  ///
+  ///   ln sum_g exp(a_g) >= max(max_g a_g, mean_g a_g + ln group_size)   (the latter by Jensen)
+  ///
+  /// and no average lacks less than one over all queries does. Where heads agree, or one of them
+  /// has all the mass, little is left out.
   template <class Head, class Slot>
   TERSEKV_HD auto least_score(const Head& head, Slot slot) const {
-    return head.stat(head.shape().group_size + 1, slot);
+    const Index group = head.shape().group_size, at = bounds_at(head);
+    auto most = head.stat(0, slot) - head.reg(0), sum = most;
+    using Float = decltype(most);
+    for (Index g = 1; g < group; ++g) {
+      const auto here = head.stat(g, slot) - head.reg(g);
+      most = detail::higher(here, most);
+      sum = sum + here;
+    }
+    const auto mean = sum * (1.0f / static_cast<float>(group)) + head.reg(at + 2);
+    const auto high = detail::higher(most, mean);
+    auto least = high - (detail::magnitude(high) * 2e-6f + 1e-5f);  // rounding
+    const Float none = {}, missing = none + head.reg(at + 1);
+    least = least - detail::choose(head.int_stat(group, slot) > 0, missing, none);
+    if (head.has_weights()) least = least + detail::log_at_most(head.weight(slot));
+    return least;
   }
 
   /// ln of the predicted mass of the group.
@@ -114,9 +132,23 @@ struct PredictedMass : ScorerBase {
           detail::log_add(log_victim + log_score(head, victim, g), log_target + before);
       head.stat(g, target) += both - log_total - before;
     }
-    // Both leave their mass to the target: the higher bound is one of it, too.
-    const float mine = least_score(head, target), other = least_score(head, victim);
-    head.stat(head.shape().group_size + 1, target) = other > mine ? other : mine;
+  }
+
+ private:
+  /// How many queries there were, ln(1 - decay^queries), ln group_size.
+  static constexpr Index kBoundRegisters = 3;
+  template <class Head>
+  TERSEKV_HD static Index bounds_at(const Head& head) {
+    return head.shape().group_size + head.head_dim();
+  }
+  template <class Head>
+  TERSEKV_HD static void note_query(const Head& head, float log_decay) {
+    const Index at = bounds_at(head);
+    const float queries = head.reg(at) + 1.0f;  // stops at 2^24, when no average lacks anything
+    head.reg(at) = queries;
+    head.reg(at + 1) = detail::log_missing(log_decay, static_cast<std::int32_t>(queries),
+                                           detail::queries_until_full(log_decay));
+    head.reg(at + 2) = std::log(static_cast<float>(head.shape().group_size));
   }
 };
 
