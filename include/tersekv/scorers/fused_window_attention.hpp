@@ -46,10 +46,10 @@ struct FusedWindowAttention : ScorerBase {
         head.set_stat(kBlock, i, decltype(suffix){});
       });
     }
-    team.for_each_entry(head, row.visible, [&](auto i) {
-      const float attention = row.attention[i];
-      head.stat(kRows + at, i) = attention;
-      head.stat(kBlock, i) = fuse(head.stat(kBlock, i), attention);
+    team.for_each_vector(head, row.visible, [&](auto i) {
+      const auto attention = detail::element_at(row.attention, i);
+      head.set_stat(kRows + at, i, attention);
+      head.set_stat(kBlock, i, fuse(head.stat(kBlock, i), attention));
     });
     team.for_each(head.length() - row.visible,
                   [&](Index i) { head.stat(kRows + at, row.visible + i) = 0; });
