@@ -242,7 +242,7 @@ class HeadView {
   /// they are many, as who comes for them wants a few.
   void ask_for_columns(Index index) const {
     if (layout_->column_bytes() > 2048) return;
-    simd::ask<2>(pages_[index] + layout_->weights_at, layout_->column_bytes());
+    simd::ask<3>(pages_[index] + layout_->weights_at, layout_->column_bytes());
   }
   /// Asks for what is wanted of page `index` before its turn comes in memory: scales and weights.
   void ask_for_scales(Index index) const {

@@ -11,6 +11,32 @@
 
 namespace tersekv {
 
+/// Whether the entries in a head's slots may leave: those at positions [first, end), and not in
+/// pinned slots.
+template <class Head>
+struct Unprotected {
+  const Head& head;
+  std::int32_t first, end;
+
+  template <class Slot>
+  TERSEKV_HD bool operator()(Slot slot) const {
+    // Without branches and in 32 bits, as this runs for every entry of every step: no position or
+    // slot needs more.
+    const std::int32_t position = narrow(head.position(slot));
+    const bool between = detail::both(position >= first, position < end);
+    return detail::both(narrow(Index{slot}) >= narrow(head.state().pinned), between);
+  }
+  template <bool whole, class Ints = simd::Ints>
+  TERSEKV_HD Ints operator()(const SlotVector<whole>& slots) const {
+    const Ints position = head.position(slots);
+    const Ints between = (position >= first) & (position < end);
+    return (simd::lane_numbers() >= narrow(head.state().pinned - Index{slots})) & between;
+  }
+
+ private:
+  TERSEKV_HD static std::int32_t narrow(Index x) { return static_cast<std::int32_t>(x); }
+};
+
 /// Who may not be a victim, said once for all selectors: the first `sinks` tokens and the latest
 /// `recent` ones. Where `recent` is left to the method, `rule` derives it from the budget B.
 struct Protection {
@@ -45,32 +71,17 @@ struct Protection {
                                 recent_of(budget), " recent, ", set_aside, " for the merger)"),
                    detail::text(budget));
   }
-  /// Whether the entry in `slot` may leave, given the budget of its head.
-  template <class Head, class Slot>
-  TERSEKV_HD bool allows(const Head& head, Slot slot, Index recent_entries) const {
-    // Without branches and in 32 bits, as this runs for every entry of every step: no position or
-    // slot needs more.
-    const std::int32_t position = narrow(head.position(slot));
-    const bool between = detail::both(position >= clamped(sinks),
-                                      position < clamped(head.tokens_seen() - recent_entries));
-    return detail::both(narrow(Index{slot}) >= narrow(head.state().pinned), between);
-  }
-
-  template <class Head, bool whole, class Ints = simd::Ints>
-  TERSEKV_HD Ints allows(const Head& head, const SlotVector<whole>& slots,
-                         Index recent_entries) const {
-    const Ints position = head.position(slots);
-    const Ints between =
-        (position >= clamped(sinks)) & (position < clamped(head.tokens_seen() - recent_entries));
-    const std::int32_t pinned = narrow(head.state().pinned - Index{slots});
-    return (simd::lane_numbers() >= pinned) & between;
+  /// Says of a head's slots whether their entries may leave, for as long as it has seen no more
+  /// tokens.
+  template <class Head>
+  TERSEKV_HD Unprotected<Head> unprotected(const Head& head, Index recent_entries) const {
+    return {head, clamped(sinks), clamped(head.tokens_seen() - recent_entries)};
   }
 
  private:
-  TERSEKV_HD static std::int32_t narrow(Index x) { return static_cast<std::int32_t>(x); }
   /// A bound that leaves the same positions on either side.
   TERSEKV_HD static std::int32_t clamped(Index x) {
-    return narrow(x < 0 ? 0 : (x > kMostTokens ? kMostTokens : x));
+    return static_cast<std::int32_t>(x < 0 ? 0 : (x > kMostTokens ? kMostTokens : x));
   }
 };
 

@@ -180,10 +180,7 @@ class SerialTeam {
   TERSEKV_HD Index collect(const Head& head, Index n, Wanted&& wanted, std::int32_t* out) const {
     Index found = 0;
     for_each_page(head, n, [&](PageSlot slot, Index count) {
-      int any = 0;  // mostly none is, and that is quickly seen
-      PageSlot at = slot;
-      for (Index i = 0; i < count; ++i, ++at.in_page) any |= wanted(at) ? 1 : 0;
-      if (any == 0) return;
+      if (!any_wanted(slot, count, wanted)) return;  // mostly none is, and that is quickly seen
       for (Index i = 0; i < count; ++i, ++slot.in_page) {
         if (wanted(slot)) out[found++] = static_cast<std::int32_t>(slot);
       }
@@ -245,10 +242,11 @@ class SerialTeam {
   template <class Head, class F>
   static void for_each_part(const Head& head, Index first, Index size, Index n, F&& f) {
     const Index page = head.page_size();
-    Index index = first / page, skip = first % page;
+    Index index = head.page_index(first), skip = head.in_page(first);
+    // Columns are short and far apart: where there are many, the processor does not guess them.
+    const Index asked = n >= detail::kFarEntries ? head.page_index(n - 1) - 4 : -1;
     for (Index left = size; left > 0; ++index, skip = 0) {
-      // Columns are short and far apart: where there are many, the processor does not guess them.
-      if (n >= detail::kFarEntries && (index + 4) * page < n) head.ask_for_columns(index + 4);
+      if (index <= asked) head.ask_for_columns(index + 4);
       PageSlot slot = head.page_slot(index);
       slot.in_page = skip;
       const Index count = std::min(page - skip, left);
@@ -259,10 +257,26 @@ class SerialTeam {
 
   /// f(vector) for the `count` slots from `slot` on, in its page.
   template <class F>
-  static void for_each_vector_of(PageSlot slot, Index count, F& f) {
+  static void for_each_vector_of(PageSlot slot, Index count, F&& f) {
     Index at = 0;
     for (; at + simd::kLanes <= count; at += simd::kLanes) f(SlotVector<true>{slot.plus(at)});
     if (at < count) f(SlotVector<false>{slot.plus(at), count - at});
+  }
+
+  /// Whether any of the `count` slots from `slot` on, in its page, is wanted.
+  template <class Wanted>
+  static bool any_wanted(PageSlot slot, Index count, Wanted& wanted) {
+    if constexpr (kVectors && detail::kOfVectors<std::remove_cvref_t<Wanted>>) {
+      simd::Ints any = {};
+      for_each_vector_of(slot, count, [&](auto slots) {
+        any |= wanted(slots) & (simd::lane_numbers() < static_cast<std::int32_t>(slots.live));
+      });
+      return simd::any(any);
+    } else {
+      int any = 0;
+      for (Index i = 0; i < count; ++i, ++slot.in_page) any |= wanted(slot) ? 1 : 0;
+      return any != 0;
+    }
   }
 
   /// The eligible slot with the lowest position, or -1: where no key is below what bars.

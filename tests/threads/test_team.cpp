@@ -144,12 +144,16 @@ TEST_CASE("collect lists the wanted indices in ascending order") {
       const Candidates c = random_candidates(random, n, share);
       Slots want = c.in_order();
       std::sort(want.begin(), want.end());
-      for (const Slots& got : lists_on_every_team(Slots(static_cast<std::size_t>(n)),
-                                                  [&](auto&team, std::int32_t*out) {
-                                                    return team.collect(c, n, c.is_eligible(), out);
-                                                  })) {
-        CHECK(got == want);
-      }
+      const auto check = [&](const auto& wanted) {
+        const Slots room(static_cast<std::size_t>(n));
+        for (const Slots& got : lists_on_every_team(room, [&](auto&team, std::int32_t*out) {
+               return team.collect(c, n, wanted, out);
+             })) {
+          CHECK(got == want);
+        }
+      };
+      check(c.is_eligible());
+      check(c.vector_eligible());
     }
   }
 }

@@ -22,11 +22,10 @@ struct BelowThreshold : SelectorBase {
   template <class Team, class Head, class Scorer, class Merger>
   TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
                            Index /*column*/, Index merger_column) const {
-    const auto eligible = [&](auto i) { return protection.allows(head, i, protection.recent); };
+    const auto eligible = detail::OfVectors{protection.unprotected(head, protection.recent)};
     scorer.prepare(team, head);
-    const auto leaves = [&](auto i) {
-      return detail::both(eligible(i), scorer.score(head, i) < threshold);
-    };
+    const auto leaves = detail::of_vectors_if<detail::ScoresVectors<Scorer, Team, Head>>(
+        [&](auto i) { return detail::both(eligible(i), scorer.score(head, i) < threshold); });
     std::int32_t* victims = head.scratch().slots;
     Index found = 0;
     do {

@@ -35,9 +35,8 @@ struct LowestScore : SelectorBase {
         head.length() - head.state().pinned - (head.budget() - merger.reserved(head.budget()));
     if (excess <= 0 || (prompts_only && head.state().prompt == 0)) return;
     scorer.prepare(team, head);
-    const Index recent = protection.recent_of(head.budget());
     const auto eligible =
-        detail::OfVectors{[&](auto i) { return protection.allows(head, i, recent); }};
+        detail::OfVectors{protection.unprotected(head, protection.recent_of(head.budget()))};
     const auto score = detail::of_vectors_if<detail::ScoresVectors<Scorer, Team, Head>>(
         [&](auto i) { return scorer.score(head, i); });
     std::int32_t* victims = head.scratch().slots;

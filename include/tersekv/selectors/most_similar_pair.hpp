@@ -26,8 +26,9 @@ struct MostSimilarPair : SelectorBase {
   TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
                            Index column, Index merger_column) const {
     if (head.length() <= head.budget()) return;
-    const detail::NearestNeighbours<Head> near{head, merger.norms(merger_column), column,
-                                               protection, protection.recent_of(head.budget())};
+    const detail::NearestNeighbours<Head> near{
+        head, merger.norms(merger_column), column,
+        protection.unprotected(head, protection.recent_of(head.budget()))};
     std::int32_t* list = head.scratch().slots;
     const Index fresh = team.collect(
         head, head.length(), [&](auto i) { return detail::both(near.eligible(i), near.is_new(i)); },

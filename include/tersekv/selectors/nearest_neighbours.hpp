@@ -17,13 +17,8 @@ struct NearestNeighbours {
   const Head& head;
   KeyNorms norms;
   Index column;
-  Protection protection;
-  Index recent;
+  Unprotected<Head> eligible;
 
-  template <class Slot>
-  TERSEKV_HD bool eligible(Slot i) const {
-    return protection.allows(head, i, recent);
-  }
   template <class Slot>
   TERSEKV_HD bool is_new(Slot i) const {
     return link(i) == kNew;
