@@ -36,6 +36,9 @@ double largest(Argument&& argument, Got&& got, Want&& want, Size&& size) {
 
 double magnitude(double x) { return std::fabs(x); }
 
+/// One copy of it, as a policy's work on a head is: -ffast-math may round otherwise in another.
+[[gnu::noinline]] float one_log_add(float a, float b) { return tersekv::detail::log_add(a, b); }
+
 }  // namespace
 
 TEST_CASE("exp_of_negative is exp of the negative magnitude") {
@@ -108,11 +111,11 @@ TEST_CASE("log_add adds masses whatever their sizes") {
     const double high = std::max(a, b), low = std::min(a, b);
     const double want = high + std::log1p(std::exp(low - high));
     const simd::Floats in_vector = tersekv::detail::log_add(simd::broadcast(a), simd::broadcast(b));
-    for (const float result : {tersekv::detail::log_add(a, b), in_vector[0]}) {
+    for (const float result : {one_log_add(a, b), in_vector[0]}) {
       const double error = std::fabs(static_cast<double>(result) - want);
       worst = std::max(worst, error - 6.1e-8 * std::fabs(want));
     }
-    REQUIRE(tersekv::detail::log_add(a, b) == tersekv::detail::log_add(b, a));
+    REQUIRE(one_log_add(a, b) == one_log_add(b, a));
   }
   CHECK(worst < 4e-7);
   CHECK(worst > 1e-8);

@@ -35,7 +35,9 @@ struct KeyNorms {
   /// quotients of keys in range only those of similarities below 1e-12 underflow.
   template <class Float>
   TERSEKV_HD static Float similarity_at_most(Float product, float inverse, Float other) {
-    const Float square = product * inverse * (detail::magnitude(product) / other);
+    // In this order, lest small numbers be multiplied first and vanish.
+    const Float one = detail::LaneTraits<Float>::keep_order(product * inverse);
+    const Float square = one * (detail::magnitude(product) / other);
     const Float most = square + (detail::magnitude(square) * 4e-6f + 1e-12f);  // rounding
     return detail::choose(other > kZero, most, Float{});
   }
