@@ -6,6 +6,7 @@
 
 #include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
+#include "tersekv/scorers/mass_bounds.hpp"
 
 namespace tersekv {
 
@@ -34,9 +35,9 @@ struct PredictedMass : ScorerBase {
   }
   /// ln S per query head, then m.
   TERSEKV_HD Index statistics(const Shape& shape) const { return shape.group_size + 1; }
-  /// lse per query head of the latest query, the group's mean query, then what bounds are made of.
+  /// lse per query head of the latest query, the group's mean query, then those of MassBounds.
   Index registers(const Shape& shape) const {
-    return shape.group_size + shape.head_dim + kBoundRegisters;
+    return shape.group_size + shape.head_dim + detail::MassBounds::kRegisters;
   }
   Index observed_rows(Index rows) const { return std::min(rows, window); }
 
@@ -56,7 +57,7 @@ struct PredictedMass : ScorerBase {
     });
     team.for_each(group, [&](Index g) {
       head.reg(g) = row.lse[g];
-      if (g == 0) note_query(head, log_decay);
+      if (g == 0) detail::MassBounds::note_query(head, log_decay);
     });
     team.for_each(dim, [&](Index j) {
       float sum = 0;
@@ -68,29 +69,10 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD float score(const Head& head, Slot slot) const {
     return log_mass(head, slot);
   }
-  /// A lower bound of `score`, without its exponentials and logarithms: with a_g = ln S_g - lse_g,
-  ///
-  ///   ln sum_g exp(a_g) >= max(max_g a_g, mean_g a_g + ln group_size)   (the latter by Jensen)
-  ///
-  /// and no average lacks less than one over all queries does. Where heads agree, or one of them
-  /// has all the mass, little is left out.
+  /// A lower bound of `score`.
   template <class Head, class Slot>
   TERSEKV_HD auto least_score(const Head& head, Slot slot) const {
-    const Index group = head.shape().group_size, at = bounds_at(head);
-    auto most = head.stat(0, slot) - head.reg(0), sum = most;
-    using Float = decltype(most);
-    for (Index g = 1; g < group; ++g) {
-      const auto here = head.stat(g, slot) - head.reg(g);
-      most = detail::higher(here, most);
-      sum = sum + here;
-    }
-    const auto mean = sum * (1.0f / static_cast<float>(group)) + head.reg(at + 2);
-    const auto high = detail::higher(most, mean);
-    auto least = high - (detail::magnitude(high) * 2e-6f + 1e-5f);  // rounding
-    const Float none = {}, missing = none + head.reg(at + 1);
-    least = least - detail::choose(head.int_stat(group, slot) > 0, missing, none);
-    if (head.has_weights()) least = least + detail::log_at_most(head.weight(slot));
-    return least;
+    return detail::MassBounds::least_log_mass(head, slot);
   }
 
   /// ln of the predicted mass of the group.
@@ -132,23 +114,6 @@ struct PredictedMass : ScorerBase {
           detail::log_add(log_victim + log_score(head, victim, g), log_target + before);
       head.stat(g, target) += both - log_total - before;
     }
-  }
-
- private:
-  /// How many queries there were, ln(1 - decay^queries), ln group_size.
-  static constexpr Index kBoundRegisters = 3;
-  template <class Head>
-  TERSEKV_HD static Index bounds_at(const Head& head) {
-    return head.shape().group_size + head.head_dim();
-  }
-  template <class Head>
-  TERSEKV_HD static void note_query(const Head& head, float log_decay) {
-    const Index at = bounds_at(head);
-    const float queries = head.reg(at) + 1.0f;  // stops at 2^24, when no average lacks anything
-    head.reg(at) = queries;
-    head.reg(at + 1) = detail::log_missing(log_decay, static_cast<std::int32_t>(queries),
-                                           detail::queries_until_full(log_decay));
-    head.reg(at + 2) = std::log(static_cast<float>(head.shape().group_size));
   }
 };
 
