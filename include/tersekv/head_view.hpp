@@ -68,6 +68,10 @@ struct PageLayout {
 namespace detail {
 /// Heads of so many entries are no longer in the second-level cache when their turn comes.
 inline constexpr Index kFarEntries = 2048;
+/// And those of so many may have left the last level, and take longer.
+inline constexpr Index kMemoryEntries = 16384;
+/// By so many entries columns are asked for before they are read, where that is said by entry.
+inline constexpr Index kAskedEntries = 512;
 }  // namespace detail
 
 /// What a head knows of itself; the numbers of live entries and of tokens seen differ by what the
@@ -238,12 +242,23 @@ class HeadView {
     return reinterpret_cast<const float*>(pages_[index] + layout_->weights_at);
   }
 
-  /// Asks for what follows the values of page `index`: weights, positions and statistics. Not where
-  /// they are many, as who comes for them wants a few.
+  /// Asks for what follows the values of page `index`: weights, positions and statistics. Where
+  /// they are many, who comes for them wants a few, and asks for those (`ask_for_stat`) but the
+  /// first.
   void ask_for_columns(Index index) const {
-    if (layout_->column_bytes() > 2048) return;
-    simd::ask<3>(pages_[index] + layout_->weights_at, layout_->column_bytes());
+    const Index all = layout_->column_bytes(), first = layout_->statistics_at - layout_->weights_at;
+    simd::ask<3>(pages_[index] + layout_->weights_at,
+                 all <= kFewColumnBytes ? all : first + 4 * layout_->page_size);
   }
+  /// Where columns are many: asks for statistic `column` of slots that a loop over all comes to
+  /// later. Nothing to who has no vectors.
+  template <bool whole>
+  void ask_for_stat(Index column, const SlotVector<whole>& slots) const {
+    const Index later = slots + detail::kAskedEntries;
+    if (later >= state_->length || layout_->column_bytes() <= kFewColumnBytes) return;
+    simd::ask<3>(statistic_at(column, later), Index{sizeof(simd::Floats)});
+  }
+  TERSEKV_HD void ask_for_stat(Index, Index) const {}
   /// Asks for what is wanted of page `index` before its turn comes in memory: scales and weights.
   void ask_for_scales(Index index) const {
     const std::byte* page = pages_[index];
@@ -293,6 +308,8 @@ class HeadView {
   TERSEKV_HD float reg(Index index) const { return *register_at(index); }
 
  protected:
+  static constexpr Index kFewColumnBytes = 2048;  // of a page
+
   template <class Slot>
   TERSEKV_HD std::byte* statistic_at(Index column, Slot slot) const {
     check(column, layout_->statistics, "a statistic that statistics(shape) counts");

@@ -244,9 +244,10 @@ class SerialTeam {
     const Index page = head.page_size();
     Index index = head.page_index(first), skip = head.in_page(first);
     // Columns are short and far apart: where there are many, the processor does not guess them.
-    const Index asked = n >= detail::kFarEntries ? head.page_index(n - 1) - 4 : -1;
+    const Index ahead = n >= detail::kMemoryEntries ? 8 : 4;
+    const Index asked = n >= detail::kFarEntries ? head.page_index(n - 1) - ahead : -1;
     for (Index left = size; left > 0; ++index, skip = 0) {
-      if (index <= asked) head.ask_for_columns(index + 4);
+      if (index <= asked) head.ask_for_columns(index + ahead);
       PageSlot slot = head.page_slot(index);
       slot.in_page = skip;
       const Index count = std::min(page - skip, left);

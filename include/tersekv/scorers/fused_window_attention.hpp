@@ -47,6 +47,7 @@ struct FusedWindowAttention : ScorerBase {
       });
     }
     team.for_each_vector(head, row.visible, [&](auto i) {
+      head.ask_for_stat(kRows + at, i);
       const auto attention = detail::element_at(row.attention, i);
       head.set_stat(kRows + at, i, attention);
       head.set_stat(kBlock, i, fuse(head.stat(kBlock, i), attention));
@@ -59,6 +60,7 @@ struct FusedWindowAttention : ScorerBase {
   TERSEKV_HD auto score(const Head& head, Slot slot) const {
     const Index at = queries_of_block(head);
     const auto block = head.stat(kBlock, slot);
+    head.ask_for_stat(kRows + at, slot);
     return at == 0 ? block : fuse(block, head.stat(kRows + at, slot));
   }
 
