@@ -291,15 +291,15 @@ class KVCache {
         policy_(std::move(policy)),
         shape_(checked_shape(config_, policy_, executor.workers())),
         shared_pool_(shared),
+        runner_(
+            std::move(executor), config.num_kv_heads,
+            detail::WorkspaceForm::of<PolicyType, KeyCodec, ValueCodec>(config.page_size, shape_),
+            resource),
         store_(config.num_sequences * config.num_kv_heads,
                PageLayout::of<KeyCodec, ValueCodec>(
                    config.page_size, config.head_dim, PolicyType::uses_weights,
                    policy_.statistics(shape_), policy_.registers(shape_)),
-               shared, resource),
-        runner_(
-            std::move(executor), config.num_kv_heads,
-            detail::WorkspaceForm::of<PolicyType, KeyCodec, ValueCodec>(config.page_size, shape_),
-            resource) {
+               shared, resource) {
     for (Index h = 0; h < store_.heads(); ++h) {
       store_.state(h).budget = config.budget.of(h % config.num_kv_heads);
     }
@@ -374,8 +374,9 @@ class KVCache {
   PolicyType policy_;
   Shape shape_;
   PagePool* shared_pool_;
-  detail::HeadStore<KeyCodec, ValueCodec> store_;
   detail::HeadRunner<Executor> runner_;
+  // Last: who throws before it leaves a shared pool's page size as it was.
+  detail::HeadStore<KeyCodec, ValueCodec> store_;
 };
 
 }  // namespace tersekv

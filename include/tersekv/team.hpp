@@ -137,7 +137,7 @@ class SerialTeam {
     for (Index first = 0; first < n; first += kBlock) {
       const Index size = std::min(Index{kBlock}, n - first);
       const float low = keys_of_block(head, first, size, n, eligible, least, bounds);
-      if (low > best_key || low == kBarred) continue;
+      if (!(low <= best_key) || low == kBarred) continue;  // nor a bound that is no number
       // What is bounded lowest is mostly among the lowest, and spares the others.
       if (best < 0) look_at(first + (std::find(bounds, bounds + size, low) - bounds));
       for (Index from = 0; from < size; from += simd::kLanes) {

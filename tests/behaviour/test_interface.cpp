@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "counting_resource.hpp"
 #include "support/random.hpp"
 
 namespace {
@@ -132,3 +133,25 @@ TEST_CASE("interface: a cache that was moved from refuses everything") {
 }
 
 }  // namespace
+
+TEST_CASE("A cache that could not be made leaves the shared pool to caches of other pages") {
+  using Cache = tersekv::KVCache<tersekv::Full>;
+  const auto config = [](tersekv::Index dim) {
+    return tersekv::CacheConfig{.num_q_heads = 2, .num_kv_heads = 2, .head_dim = dim};
+  };
+  int refused = 0;
+  for (bool made = false; !made; refused += made ? 0 : 1) {
+    CAPTURE(refused);
+    CountingResource resource;
+    tersekv::PagePool pool(&resource);
+    resource.fail_after(refused);
+    try {
+      const Cache cache(config(8), {}, pool);
+      made = true;
+    } catch (const std::bad_alloc&) {
+      resource.fail_after(CountingResource::kNever);
+      CHECK_NOTHROW(Cache(config(16), {}, pool));
+    }
+  }
+  CHECK(refused > 2);
+}

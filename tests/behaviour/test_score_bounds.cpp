@@ -110,6 +110,48 @@ TEST_CASE("KeepKV's lower bound of a mass is one, and off by no more than what i
   }
 }
 
+TEST_CASE("KeepKV's bounds hold where many heads agree, and round the same way in every sum") {
+  constexpr Index group = 256;
+  Cache cache({.num_q_heads = kKv * group, .num_kv_heads = kKv, .head_dim = kDim, .budget = 300},
+              tersekv::KeepKV());
+  Random random(45);
+  INFO(random);
+  const auto k = random.normals(290 * kKv * kDim, 3.0f), one = random.normals(kDim, 8.0f);
+  std::vector<float> q, out(290 * kKv * group * kDim);
+  while (q.size() < out.size()) q.insert(q.end(), one.begin(), one.end());
+  const auto view = [](auto& x, Index heads) {
+    return tersekv::nhd_view(x.data(), 290, heads, kDim);
+  };
+  cache.extend(view(q, kKv * group), view(k, kKv), view(k, kKv), view(out, kKv * group));
+  check_bounds(cache, 0.08f, cache.policy().scorer().window);
+}
+
+TEST_CASE("KeepKV's bounds are numbers where the sum of a group's logarithms would be none") {
+  const Index q_heads = 3, dim = 65536, budget = 15;  // logits up to 6.6e37
+  Cache cache({.num_q_heads = q_heads,
+               .num_kv_heads = 1,
+               .head_dim = dim,
+               .budget = budget,
+               .scale = 1000.0f,
+               .page_size = 16},
+              tersekv::make_keepkv({.recent = 0, .sinks = 0}));
+  std::vector<float> q(q_heads * dim), k(dim, 1e15f), v(dim, 1.0f), out(q.size());
+  const auto view = [&](auto& x, Index heads) {
+    return tersekv::nhd_view(x.data(), 1, heads, dim);
+  };
+  for (int token = 0; token < 2 * budget; ++token) {
+    std::fill(q.begin(), q.end(), token % 2 == 0 ? 1e15f : -1e15f);
+    cache.extend(view(q, q_heads), view(k, 1), view(v, 1), view(out, q_heads));
+    REQUIRE(cache.length(0, 0) == std::min<Index>(token + 1, budget));
+    const auto head = cache.head(0, 0);
+    for (Index i = 0; i < head.length(); ++i) {
+      const float least = cache.policy().scorer().least_score(head, i);
+      REQUIRE(std::isfinite(least));
+      REQUIRE(least <= cache.policy().scorer().score(head, i));
+    }
+  }
+}
+
 TEST_CASE(
     "Similarities are no higher than their bounds, of keys as long and short as keys can be") {
   Random random(41);

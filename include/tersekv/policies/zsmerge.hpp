@@ -11,7 +11,7 @@ namespace tersekv {
 /// latest B_p tokens (proximity), the B_c best-scored older ones (context), and B_r slots into
 /// which everything else is averaged (residual), compensated for in attention. For alpha in [0, 1]
 /// no uncompressed entry's attention is below that in the full cache (the paper's Theorem 1), and
-/// the weights sum to the tokens seen.
+/// the weights sum to the tokens seen (a slot's weight, a float, stops at 2^24).
 ///
 /// Follows the paper's Algorithm 1: the token that has just left proximity may be the victim (the
 /// published code exempts it). residual = 0 is pure eviction.

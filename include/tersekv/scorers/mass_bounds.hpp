@@ -36,16 +36,18 @@ struct MassBounds {
   template <class Head, class Slot>
   TERSEKV_HD static auto least_log_mass(const Head& head, Slot slot) {
     const Index group = head.shape().group_size, at = first_register(head);
-    auto most = head.stat(0, slot) - head.reg(0), sum = most;
+    const float share = 1.0f / static_cast<float>(group), log_group = head.reg(at + 2);
+    auto most = head.stat(0, slot) - head.reg(0), mean = most * share;
     using Float = decltype(most);
     for (Index g = 1; g < group; ++g) {
       const Float here = head.stat(g, slot) - head.reg(g);
       most = higher(here, most);
-      sum = sum + here;
+      mean = mean + here * share;  // no sum beyond what the terms are
     }
-    const Float mean = sum * (1.0f / static_cast<float>(group)) + head.reg(at + 2);
-    const Float high = higher(most, mean);
-    Float least = high - (magnitude(high) * 2e-6f + 1e-5f);  // rounding
+    const Float high = higher(most, mean + log_group);
+    // Rounding, which grows with the terms of both sums: this one and that of exponentials.
+    const float each = 2e-6f + 6e-8f * static_cast<float>(group);
+    Float least = high - ((magnitude(high) + log_group) * each + 1e-5f);
     const Float none = {}, missing = none + head.reg(at + 1);
     least = least - choose(head.int_stat(group, slot) > 0, missing, none);
     if (head.has_weights()) least = least + log_at_most(head.weight(slot));
