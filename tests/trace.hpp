@@ -69,7 +69,9 @@ inline Tolerance tolerance<tersekv::BFloat16>(bool merges) {
 }
 template <>
 inline Tolerance tolerance<tersekv::Int8>(bool) {
-  return tolerance<float>(false);  // the reference rounds merged entries too
+  // The reference rounds merged entries too. In outputs an entry's share counts as a multiple of
+  // 2^-16 of the largest.
+  return {2e-4, 1e-4, 1e-4};
 }
 
 /// A sequence's tokens: normal numbers, or (ties) with keys that repeat, so that many scores are
@@ -97,6 +99,8 @@ struct Tokens {
     }
     support::round_as_stored<Codec>(t.k, shape.head_dim);
     support::round_as_stored<Codec>(t.v, shape.head_dim);
+    // Against keys of a byte, queries are rounded, too; these are not, so logits are as exact.
+    if (tersekv::Codec<Codec>::scaled) support::round_as_stored<Codec>(t.q, shape.head_dim);
     return t;
   }
 };

@@ -32,6 +32,7 @@ class AttentionPass {
   using Key = typename Head::Key;
   using Value = typename Head::Value;
   static constexpr bool kPairs = simd::kFastPairs && std::is_same_v<Key, BFloat16>;
+  static constexpr bool kBytes = Codec<Key>::scaled && Codec<Value>::scaled;
 
  public:
   AttentionPass(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers)
@@ -117,15 +118,23 @@ class AttentionPass {
     softmax_.finish();
   }
 
-  /// What is read after the keys of the block at `at`, of the tile [start, stop).
+  /// What is read after the keys of the block at `at`, of the tile [start, stop), and is asked for
+  /// by then.
   const Key* after_keys(Index at, Index start, Index stop) const {
     if (at + block_ < stop) return keys_at(at + block_);
-    if (request_.out != nullptr) return reinterpret_cast<const Key*>(values_at(start));
+    if (request_.out != nullptr && !asks_a_page_on()) {
+      return reinterpret_cast<const Key*>(values_at(start));
+    }
     return keys_at(stop < request_.visible ? stop : at);
   }
   const Value* after_values(Index at, Index stop) const {
     if (at + block_ < stop) return values_at(at + block_);
-    return stop < request_.visible ? reinterpret_cast<const Value*>(keys_at(stop)) : values_at(at);
+    if (stop == request_.visible) return values_at(at);
+    return asks_a_page_on() ? values_at(stop) : reinterpret_cast<const Value*>(keys_at(stop));
+  }
+  /// Keys or values of bytes are so few that those which come next would be asked for late.
+  bool asks_a_page_on() const {
+    return kBytes && tile_ == block_ && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
   }
 
   /// What makes logits of products: those of powers of two.

@@ -40,18 +40,19 @@ inline void for_runs(Index n, F&& f, Index at = 0) {
 /// Dimensions whose products are added up before they join the rest of a logit, for precision.
 inline constexpr Index kKeyRun = 32;
 
-/// What is asked for so many bytes before it is read is still in the first-level cache then. Not
-/// where one query row leaves memory the limit: there a whole page ahead is better.
-inline constexpr Index kAskedBytes = 16384;
+/// By how much what is read next is asked for: a page's keys, or its values, if they are few, else
+/// half of them, so that it is still in the first-level cache when its turn comes.
+inline constexpr Index kFewBytes = 12288, kAskedBytes = 16384;
 /// Of `rows` rows of `row_bytes` bytes those that are as much, in whole runs.
 constexpr Index asked_rows(Index rows, Index row_bytes) {
-  return std::min(rows, std::max(kAskedBytes / row_bytes / kKeyRun * kKeyRun, kKeyRun));
+  if (rows * row_bytes <= kFewBytes) return rows;
+  const Index asked = std::min(rows * row_bytes / 2, kAskedBytes) / row_bytes;
+  return std::min(rows, std::max(asked / kKeyRun * kKeyRun, kKeyRun));
 }
 
 /// Dimensions by which key_block asks ahead.
-template <int Rows, int Vectors, class Key>
+template <int Vectors, class Key>
 constexpr Index asked_dims(Index head_dim) {
-  if (Rows == 1) return head_dim;
   return asked_rows(head_dim, Vectors * simd::kLanes * Index{sizeof(Key)});
 }
 
@@ -63,12 +64,12 @@ const Key* dimension_at(const Key* keys, const Key* ahead, Index page_size, Inde
 }
 
 /// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. With Ahead what
-/// is read kAskedBytes later is asked for: of these keys, or then from `ahead` on, of another page.
+/// is read asked_dims later is asked for: of these keys, or then from `ahead` on.
 template <int Rows, int Vectors, bool Ahead, class Key>
 inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
                       const float* rows, Index row_stride, float scale, float* out,
                       Index out_stride) {
-  const Index lead = asked_dims<Rows, Vectors, Key>(head_dim);
+  const Index lead = asked_dims<Vectors, Key>(head_dim);
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
     const Key* asked = dimension_at(keys, ahead, page_size, head_dim, start + lead);
@@ -168,11 +169,7 @@ void value_tile(const Value* values, const Value* ahead, Index head_dim, Index e
       constexpr int most = Rows > 2 ? 4 : 8;
       for (Index first = 0; first < entries; first += chunk) {
         const Value *here = values + first * head_dim, *asked = here;
-        if (r == 0 && Rows == 1) {
-          asked = ahead + first * head_dim;
-        } else if (r == 0) {
-          asked = first + chunk < entries ? here + chunk * head_dim : ahead;
-        }
+        if (r == 0) asked = first + chunk < entries ? here + chunk * head_dim : ahead;
         for_runs<std::min(most, kSumBlock / Rows)>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
           const Index rest =

@@ -80,14 +80,14 @@ inline void byte_key_block(const Int8* keys, const Int8* ahead, Index page_size,
     TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       float* logits = out + r * out_stride + v * simd::kLanes;
       const simd::Floats so_far = add ? simd::load(logits) : simd::Floats{};
-      const simd::Floats product = from_digit_sums(sums[r][0][v], sums[r][1][v], sums[r][2][v]);
+      const simd::Floats product = from_digit_sums(sums[r][0][v], sums[r][1][v]);
       const simd::Floats unscaled = simd::keep_order(product * unit);
       simd::store(logits, so_far + unscaled * simd::load(scales + v * simd::kLanes));
     }
   }
 }
 
-/// Vectors of entries or dimensions that the register file holds three sums each for.
+/// Vectors of entries or dimensions that the register file holds two sums each for.
 template <int Rows>
 inline constexpr int kByteVectors = std::max(1, kSumBlock / (Rows > 1 ? 2 * Rows : 4));
 
@@ -136,8 +136,9 @@ inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_d
     const float factor = factors == nullptr ? 1.0f : factors[r];
     TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       float* at = sums + r * sum_stride + v * simd::kLanes;
-      const simd::Floats part = from_digit_sums(total[r][0][v], total[r][1][v], total[r][2][v]);
-      simd::store(at, simd::load(at) * factor + part * units[r]);
+      const simd::Floats part = from_digit_sums(total[r][0][v], total[r][1][v]);
+      const simd::Floats joining = simd::keep_order(part * units[r]);
+      simd::store(at, simd::load(at) * factor + joining);
     }
   }
 }

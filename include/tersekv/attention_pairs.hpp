@@ -48,7 +48,7 @@ inline bool make_pairs(const float* rows, Index num_rows, Index head_dim, float*
 template <int Rows, int Vectors, bool Ahead>
 inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index page_size, Index head_dim,
                        const float* pairs, float scale, float* out, Index out_stride) {
-  const Index lead = asked_dims<Rows, Vectors, BFloat16>(head_dim);
+  const Index lead = asked_dims<Vectors, BFloat16>(head_dim);
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
     const BFloat16* asked = dimension_at(keys, ahead, page_size, head_dim, start + lead);

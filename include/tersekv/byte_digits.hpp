@@ -7,17 +7,17 @@
 #include "tersekv/config.hpp"
 #include "tersekv/simd.hpp"
 
-// Floats in three digits of base 256, for exact products with bytes: of a run of numbers, each is a
-// whole multiple of a unit that is 2^-23 of the largest (2^-24 where none is negative), so no more
-// is lost than a float of that size would lose. Processors multiply and add up four bytes at once,
-// several times as many as floats.
+// Floats in two digits of base 256, for exact products with bytes: of a run of numbers, each is
+// rounded to a whole multiple of a unit that is 2^-15 of the largest (2^-16 where none is
+// negative). A byte rounds away 256 times as much. Processors multiply and add up four bytes at
+// once, several times as many as floats.
 //
-// The digits of four numbers lie together, 16 bytes: their lowest digits, their middle ones, their
-// highest ones, and four bytes of no meaning. So n numbers take the room of n floats.
+// The digits of four numbers lie together, 16 bytes: their lower digits, their upper ones, and
+// eight bytes of no meaning. So n numbers take the room of n floats.
 
 namespace tersekv::detail {
 
-inline constexpr int kDigits = 3;
+inline constexpr int kDigits = 2;
 inline constexpr float kLeastDigits = 1e-30f;  ///< below, a unit's inverse would be no float
 inline constexpr Index kDigitBytes = 16;       ///< of four numbers
 
@@ -34,19 +34,18 @@ inline float largest_magnitude(const float* x, Index n) {
 /// Numbers of either sign, in signed digits; `sums` are those of the digits, each kind by itself.
 /// x [n] and digits (room for n floats) may be the same memory; n is whole vectors. Returns the
 /// unit; where all is below kLeastDigits, digits are 0. O(n).
-inline float to_signed_digits(const float* x, Index n, float* digits, std::int32_t (&sums)[3]) {
-  constexpr float most = 127.0f * 65536.0f;
+inline float to_signed_digits(const float* x, Index n, float* digits,
+                              std::int32_t (&sums)[kDigits]) {
+  constexpr float most = 127.0f * 256.0f;
   const float size = largest_magnitude(x, n), inverse = size < kLeastDigits ? 0.0f : most / size;
   simd::Ints total[kDigits] = {};
   for (Index i = 0; i < n; i += simd::kLanes) {
     const simd::Floats scaled = simd::round(simd::load(x + i) * inverse);
     const simd::Ints whole = __builtin_convertvector(scaled, simd::Ints);
-    const simd::Ints low = ((whole + 128) & 255) - 128, upper = (whole - low) >> 8;
-    const simd::Ints middle = ((upper + 128) & 255) - 128, high = (upper - middle) >> 8;
-    total[0] += low;
-    total[1] += middle;
-    total[2] += high;
-    const simd::Ints packed = (low & 255) | (middle & 255) << 8 | (high & 255) << 16;
+    const simd::Ints lower = ((whole + 128) & 255) - 128, upper = (whole - lower) >> 8;
+    total[0] += lower;
+    total[1] += upper;
+    const simd::Ints packed = (lower & 255) | (upper & 255) << 8;
     const simd::Ints digit_major = simd::transpose_bytes(packed);
     std::memcpy(digits + i, &digit_major, sizeof digit_major);
   }
@@ -59,7 +58,7 @@ inline float to_signed_digits(const float* x, Index n, float* digits, std::int32
 
 /// Numbers from 0 to `size`, the largest of them, in unsigned digits; otherwise the same.
 inline float to_unsigned_digits(const float* x, Index n, float size, float* digits) {
-  constexpr float most = 255.0f * 65536.0f;
+  constexpr float most = 255.0f * 256.0f;
   const float inverse = size < kLeastDigits ? 0.0f : most / size;
   for (Index i = 0; i < n; i += simd::kLanes) {
     const simd::Floats scaled = simd::round(simd::load(x + i) * inverse);
@@ -70,10 +69,11 @@ inline float to_unsigned_digits(const float* x, Index n, float size, float* digi
   return size / most;
 }
 
-/// What three sums of products of digits stand for, in units.
-inline simd::Floats from_digit_sums(simd::Ints low, simd::Ints middle, simd::Ints high) {
+/// What two sums of products of digits stand for, in units.
+inline simd::Floats from_digit_sums(simd::Ints lower, simd::Ints upper) {
   const auto wide = [](simd::Ints x) { return __builtin_convertvector(x, simd::Floats); };
-  return (wide(high) * 256.0f + wide(middle)) * 256.0f + wide(low);
+  // Or -ffast-math would multiply each by what comes after, and in some blocks only.
+  return simd::keep_order(wide(upper) * 256.0f + wide(lower));
 }
 
 }  // namespace tersekv::detail

@@ -12,7 +12,9 @@ namespace tersekv {
 /// A whole number from -127 to 127; times the scale that all elements of its key, or of its value,
 /// share, the number that is stored. Of storage only: a quarter of float's bytes, and 4 for a
 /// scale.
-/// In attention over such keys a query's elements count as multiples of 2^-23 of its largest.
+/// In attention a query's elements count as multiples of 2^-15 of its largest against such keys,
+/// and the shares of a page's values as multiples of 2^-16 of the largest: 1/256 of what a byte
+/// loses.
 struct Int8 {
   std::int8_t bits = 0;
 };

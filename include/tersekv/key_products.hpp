@@ -37,8 +37,9 @@ void for_product_runs(const Head& head, Index first, Index last, F&& body) {
   }
 }
 
-/// As `key_products`, over the keys of one byte. Long keys are worked through in parts, so that
-/// their digits fit the stack.
+/// As `key_products`, over the keys of one byte, whose products with another are exact: its digits
+/// hold all of it. Long keys are worked through in parts, so that their digits fit the stack, and
+/// rounded where a part lacks the largest element.
 template <class Head>
 void byte_key_products(const Head& head, Index first, Index last, const float* vector, float scale,
                        float* out) {
