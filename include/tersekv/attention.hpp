@@ -45,6 +45,9 @@ class AttentionPass {
         row_floats_(padded_dim(dim_)),
         block_(block_entries(head.page_size())),
         tile_(request.tokens == 1 && request.visible < kFarEntries ? kSection : block_),
+        from_memory_(request.tokens == 1 && request.visible >= kFarEntries),
+        key_order_(order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * sizeof(Key))),
+        value_order_(order(block_, dim_ * sizeof(Value))),
         tile_shift_(std::countr_zero(static_cast<std::uint64_t>(tile_))),
         kept_(request.attention != nullptr),
         section_(sums(buffers.sums)),
@@ -77,6 +80,11 @@ class AttentionPass {
   }
 
  private:
+  ReadingOrder order(Index rows, std::size_t row_bytes) const {
+    const auto bytes = static_cast<Index>(row_bytes);
+    if (from_memory_) return ReadingOrder::from_memory(rows, bytes);
+    return ReadingOrder::from_caches(rows, bytes, rows_ == 1);
+  }
   AttentionSums sums(float* memory) const {
     return {memory, rows_, request_.out != nullptr ? row_floats_ : 0};
   }
@@ -134,7 +142,7 @@ class AttentionPass {
   }
   /// Keys or values of bytes are so few that those which come next would be asked for late.
   bool asks_a_page_on() const {
-    return kBytes && tile_ == block_ && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
+    return kBytes && from_memory_ && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
   }
 
   /// What makes logits of products: those of powers of two.
@@ -173,12 +181,13 @@ class AttentionPass {
       byte_key_tile(keys_at(start), ahead, page, dim_, vectors, byte_queries_.from(blind),
                     rows_ - blind, head_.key_scale_page(index) + place, false, out, row_stride());
     } else if constexpr (kPairs) {
-      pair_tile(keys_at(start), ahead, page, dim_, vectors, request_.query + blind * dim_,
+      pair_tile(keys_at(start), ahead, key_order_.lead, page, dim_, vectors,
+                request_.query + blind * dim_,
                 pairs_ == nullptr ? nullptr : pairs_ + blind * dim_ / 2, rows_ - blind, scale(),
                 out, row_stride());
     } else {
-      key_tile(keys_at(start), ahead, page, dim_, vectors, request_.query + blind * dim_,
-               rows_ - blind, scale(), out, row_stride());
+      key_tile(keys_at(start), ahead, key_order_.lead, page, dim_, vectors,
+               request_.query + blind * dim_, rows_ - blind, scale(), out, row_stride());
     }
     if (request_.logits == nullptr) return;
     for (Index g = 0; g < group_; ++g) {
@@ -239,8 +248,9 @@ class AttentionPass {
                       tile_, buffers_.share_units + blind, factors, section_.values(blind),
                       row_floats_);
     } else {
-      value_tile(values_at(start), ahead, dim_, entries, row_of(blind, start), rows_ - blind,
-                 row_stride(), factors, section_.values(blind), row_floats_);
+      value_tile(values_at(start), ahead, value_order_, dim_, entries, row_of(blind, start),
+                 rows_ - blind, row_stride(), buffers_.steps, factors, section_.values(blind),
+                 row_floats_);
     }
     if (index < last_page() && head_.in_page(start + block_) == 0) head_.read_on(index);
   }
@@ -308,7 +318,9 @@ class AttentionPass {
   const AttentionBuffers& buffers_;
   Index group_, rows_, dim_, row_floats_;
   Index block_, tile_;  // entries that lie together, and of a tile: a block or several
-  int tile_shift_;      // log2(tile_)
+  bool from_memory_;    // a guess
+  ReadingOrder key_order_, value_order_;
+  int tile_shift_;  // log2(tile_)
   bool kept_;
   AttentionSums section_, total_;
   RunningSoftmax softmax_;

@@ -14,7 +14,7 @@
 namespace tersekv::detail {
 
 /// Rows of sums, and vectors of sums in all, that the register file holds.
-inline constexpr int kRowBlock = simd::kLanes == 16 ? 4 : 2;
+inline constexpr int kMostRowBlock = 4, kRowBlock = simd::kLanes == 16 ? kMostRowBlock : 2;
 inline constexpr int kSumBlock = simd::kLanes == 16 ? 16 : 8;
 
 /// Calls f.template operator()<N>() for the N in [1, Max] that equals n.
@@ -40,39 +40,50 @@ inline void for_runs(Index n, F&& f, Index at = 0) {
 /// Dimensions whose products are added up before they join the rest of a logit, for precision.
 inline constexpr Index kKeyRun = 32;
 
-/// By how much what is read next is asked for: a page's keys, or its values, if they are few, else
-/// half of them, so that it is still in the first-level cache when its turn comes.
-inline constexpr Index kFewBytes = 12288, kAskedBytes = 16384;
-/// Of `rows` rows of `row_bytes` bytes those that are as much, in whole runs.
-constexpr Index asked_rows(Index rows, Index row_bytes) {
-  if (rows * row_bytes <= kFewBytes) return rows;
-  const Index asked = std::min(rows * row_bytes / 2, kAskedBytes) / row_bytes;
-  return std::min(rows, std::max(asked / kKeyRun * kKeyRun, kKeyRun));
-}
+/// Vectors of entries whose logits are worked out together.
+inline constexpr int kKeyVectors = kSumBlock / kRowBlock;
 
-/// Dimensions by which key_block asks ahead.
-template <int Vectors, class Key>
-constexpr Index asked_dims(Index head_dim) {
-  return asked_rows(head_dim, Vectors * simd::kLanes * Index{sizeof(Key)});
-}
+/// What is asked for so many bytes before it is read is still in the first-level cache then.
+inline constexpr Index kAskedBytes = 16384;
+/// In which order a page's keys or its values are read, `rows` rows of `row_bytes` bytes: all of
+/// `at_once` rows, a whole number of runs, come before others, and are asked for when those are
+/// read that come `lead` rows before them.
+struct ReadingOrder {
+  Index at_once = 0, lead = 0;
 
-/// What is read `dim` dimensions after a page's first: of its keys, or then from `ahead` on.
-template <class Key>
-const Key* dimension_at(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
-                        Index dim) {
-  return dim < head_dim ? keys + dim * page_size : ahead + (dim - head_dim) * page_size;
+  /// Memory gives most if it is asked for half a page, or a page where that is little, at a time.
+  static ReadingOrder from_memory(Index rows, Index row_bytes) {
+    const Index page = rows * row_bytes, few = kAskedBytes * 3 / 4;
+    const Index at_once = page <= few ? rows : in_runs(rows, page / 2, row_bytes);
+    return {at_once, at_once};
+  }
+  /// What a single query row reads from caches may be asked for a page ahead.
+  static ReadingOrder from_caches(Index rows, Index row_bytes, bool one_query_row) {
+    const Index at_once = in_runs(rows, kAskedBytes, row_bytes);
+    return {at_once, one_query_row ? rows : at_once};
+  }
+
+ private:
+  static Index in_runs(Index rows, Index bytes, Index row_bytes) {
+    const Index asked = std::min(bytes, kAskedBytes) / row_bytes;
+    return std::min(rows, std::max(asked / kKeyRun * kKeyRun, kKeyRun));
+  }
+};
+/// Row `row` of those at `rows`, or after `count` of them of those at `ahead`.
+template <class T>
+const T* row_later(const T* rows, const T* ahead, Index count, Index row_size, Index row) {
+  return row < count ? rows + row * row_size : ahead + (row - count) * row_size;
 }
 
 /// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. With Ahead what
-/// is read asked_dims later is asked for: of these keys, or then from `ahead` on.
+/// is read `lead` dimensions later is asked for: of these keys, or then from `ahead` on.
 template <int Rows, int Vectors, bool Ahead, class Key>
-inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
-                      const float* rows, Index row_stride, float scale, float* out,
+inline void key_block(const Key* keys, const Key* ahead, Index lead, Index page_size,
+                      Index head_dim, const float* rows, Index row_stride, float scale, float* out,
                       Index out_stride) {
-  const Index lead = asked_dims<Vectors, Key>(head_dim);
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
-    const Key* asked = dimension_at(keys, ahead, page_size, head_dim, start + lead);
+    const Key* asked = row_later(keys, ahead, head_dim, page_size, start + lead);
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     const auto add = [&](Index j) {
       if constexpr (Ahead) simd::prefetch<Vectors>(asked + (j - start) * page_size);
@@ -112,31 +123,50 @@ inline void key_block(const Key* keys, const Key* ahead, Index page_size, Index 
 inline constexpr int kRowsThatAsk = simd::kZen == 4 ? 4 : 1;
 
 /// out[r, i] = scale * <rows[r], key i> for the first `vectors` * kLanes entries at `keys`, of a
-/// page of `page_size`. `ahead` is what will be read next, as much of it.
+/// page of `page_size`. `ahead` is what will be read next, as much of it, and asked for by `lead`
+/// dimensions.
 template <class Key>
-void key_tile(const Key* keys, const Key* ahead, Index page_size, Index head_dim, Index vectors,
-              const float* rows, Index num_rows, float scale, float* out, Index out_stride) {
-  constexpr int most = kSumBlock / kRowBlock;
+void key_tile(const Key* keys, const Key* ahead, Index lead, Index page_size, Index head_dim,
+              Index vectors, const float* rows, Index num_rows, float scale, float* out,
+              Index out_stride) {
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      for_runs<most>(vectors, [&]<int Vectors>(Index v) {
+      for_runs<kKeyVectors>(vectors, [&]<int Vectors>(Index v) {
         const Index at = v * simd::kLanes;
         key_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
-            keys + at, (r == 0 ? ahead : keys) + at, page_size, head_dim, rows + r * head_dim,
+            keys + at, (r == 0 ? ahead : keys) + at, lead, page_size, head_dim, rows + r * head_dim,
             head_dim, scale, out + r * out_stride + at, out_stride);
       });
     });
   }
 }
 
+/// Some of a block's entries, whose values are added up in several steps: they go on from what is
+/// in `sums`, [rows, stride], unless they are the first, and leave theirs there, unless the last.
+/// So results are the same bits whatever the steps.
+struct Step {
+  bool first = true, last = true;
+  float* sums = nullptr;
+};
+
 /// sums[r, d] = factors[r] * sums[r, d] + sum_i weights[r, i] * values[i, d] over `entries`
 /// entries, for Rows rows and Vectors * kLanes columns; null factors are 1. Of each entry, `rest`
 /// more bytes are read: where nothing is asked for ahead, so that memory is read in order, else 0.
 template <int Rows, int Vectors, bool Ahead, class Value>
 inline void value_block(const Value* values, const Value* ahead, Index head_dim, Index entries,
-                        Index rest, const float* weights, Index weight_stride, const float* factors,
-                        float* sums, Index sum_stride) {
+                        Index rest, const float* weights, Index weight_stride, const Step& step,
+                        const float* factors, float* sums, Index sum_stride) {
   simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}] = {};
+  const auto for_sums = [&](float* all, auto&& f) {
+    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+        f(r, total[r][v], all + r * sum_stride + v * simd::kLanes);
+      }
+    }
+  };
+  if (!step.first) {
+    for_sums(step.sums, [](int, simd::Floats& sum, float* at) { sum = simd::load(at); });
+  }
   for (Index i = 0; i < entries; ++i) {
     if constexpr (Ahead) simd::prefetch<Vectors>(ahead + i * head_dim);
     simd::Floats row[std::size_t{Vectors}];
@@ -147,38 +177,41 @@ inline void value_block(const Value* values, const Value* ahead, Index head_dim,
       TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
     }
   }
-  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
-    const float factor = factors == nullptr ? 1.0f : factors[r];
-    simd::in_order<Vectors, Value>(total[r]);
-    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
-      float* at = sums + r * sum_stride + v * simd::kLanes;
-      simd::store(at, simd::load(at) * factor + total[r][v]);
-    }
+  if (!step.last) {
+    return for_sums(step.sums, [](int, simd::Floats sum, float* at) { simd::store(at, sum); });
   }
+  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) simd::in_order<Vectors, Value>(total[r]);
+  for_sums(sums, [&](int r, simd::Floats sum, float* at) {
+    simd::store(at, simd::load(at) * (factors == nullptr ? 1.0f : factors[r]) + sum);
+  });
 }
 
-/// The same for `num_rows` rows and all columns, in whole vectors: sums has room for them.
+/// The same for `num_rows` rows and all columns, in whole vectors: sums has room for them, and
+/// `steps` for kRowBlock such rows. What comes order.lead entries later is asked for: of these
+/// values, or then from `ahead` on.
 template <class Value>
-void value_tile(const Value* values, const Value* ahead, Index head_dim, Index entries,
-                const float* weights, Index num_rows, Index weight_stride, const float* factors,
-                float* sums, Index sum_stride) {
+[[gnu::noinline]] void value_tile(const Value* values, const Value* ahead,
+                                  const ReadingOrder& order, Index head_dim, Index entries,
+                                  const float* weights, Index num_rows, Index weight_stride,
+                                  float* steps, const float* factors, float* sums,
+                                  Index sum_stride) {
   const Index vectors = padded_dim(head_dim) / simd::kLanes;
-  const Index chunk = asked_rows(entries, head_dim * Index{sizeof(Value)});
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
       constexpr int most = Rows > 2 ? 4 : 8;
-      for (Index first = 0; first < entries; first += chunk) {
-        const Value *here = values + first * head_dim, *asked = here;
-        if (r == 0) asked = first + chunk < entries ? here + chunk * head_dim : ahead;
+      for (Index first = 0; first < entries; first += order.at_once) {
+        const Value* here = values + first * head_dim;
+        const Value* asked =
+            row_later(values, ahead, entries, head_dim, r == 0 ? first + order.lead : first);
         for_runs<std::min(most, kSumBlock / Rows)>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
           const Index rest =
               Rows < kRowsThatAsk && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
           value_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
-              here + at, asked + at, head_dim, std::min(chunk, entries - first), rest,
+              here + at, asked + at, head_dim, std::min(order.at_once, entries - first), rest,
               weights + r * weight_stride + first, weight_stride,
-              first > 0 || factors == nullptr ? nullptr : factors + r, sums + r * sum_stride + at,
-              sum_stride);
+              {first == 0, first + order.at_once >= entries, steps + at},
+              factors == nullptr ? nullptr : factors + r, sums + r * sum_stride + at, sum_stride);
         });
       }
     });

@@ -46,12 +46,12 @@ inline bool make_pairs(const float* rows, Index num_rows, Index head_dim, float*
 
 /// As key_block, of two dimensions at a time and for an even number of vectors.
 template <int Rows, int Vectors, bool Ahead>
-inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index page_size, Index head_dim,
-                       const float* pairs, float scale, float* out, Index out_stride) {
-  const Index lead = asked_dims<Vectors, BFloat16>(head_dim);
+inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index lead, Index page_size,
+                       Index head_dim, const float* pairs, float scale, float* out,
+                       Index out_stride) {
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
-    const BFloat16* asked = dimension_at(keys, ahead, page_size, head_dim, start + lead);
+    const BFloat16* asked = row_later(keys, ahead, head_dim, page_size, start + lead);
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     for (Index pair = start / 2; pair < end / 2; ++pair) {
       if constexpr (Ahead) {
@@ -93,27 +93,26 @@ inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index page_s
 }
 
 /// As key_tile, for rows that are also there as `pairs`, or not, if that is null.
-inline void pair_tile(const BFloat16* keys, const BFloat16* ahead, Index page_size, Index head_dim,
-                      Index vectors, const float* rows, const float* pairs, Index num_rows,
-                      float scale, float* out, Index out_stride) {
-  constexpr int most = kSumBlock / kRowBlock;
+inline void pair_tile(const BFloat16* keys, const BFloat16* ahead, Index lead, Index page_size,
+                      Index head_dim, Index vectors, const float* rows, const float* pairs,
+                      Index num_rows, float scale, float* out, Index out_stride) {
   const Index even = pairs == nullptr ? 0 : vectors / 2 * 2;
   for (Index r = 0; even > 0 && r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
       const auto block = [&]<int Vectors>(Index v) {
         const Index at = v * simd::kLanes;
         pair_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
-            keys + at, (r == 0 ? ahead : keys) + at, page_size, head_dim, pairs + r * head_dim / 2,
-            scale, out + r * out_stride + at, out_stride);
+            keys + at, (r == 0 ? ahead : keys) + at, lead, page_size, head_dim,
+            pairs + r * head_dim / 2, scale, out + r * out_stride + at, out_stride);
       };
       Index v = 0;
-      for (; v + most <= even; v += most) block.template operator()<most>(v);
+      for (; v + kKeyVectors <= even; v += kKeyVectors) block.template operator()<kKeyVectors>(v);
       for (; v < even; v += 2) block.template operator()<2>(v);
     });
   }
   if (even == vectors) return;
   const Index at = even * simd::kLanes;
-  key_tile(keys + at, ahead + at, page_size, head_dim, vectors - even, rows, num_rows, scale,
+  key_tile(keys + at, ahead + at, lead, page_size, head_dim, vectors - even, rows, num_rows, scale,
            out + at, out_stride);
 }
 

@@ -14,10 +14,6 @@ namespace tersekv {
 
 namespace detail {
 
-/// Vectors of entries whose products with one vector are worked out together. Always as many: a
-/// compiler may fuse products with sums in one kind of block and not in another.
-inline constexpr int kProductVectors = kSumBlock / kRowBlock;
-
 /// The slots [first, last) page by page, rounded up to whole runs of Run vectors (or pages, where
 /// they are shorter): body.template operator()<Vectors>(page, the first entry in it, its slot).
 template <int Run, class Head, class F>
@@ -65,7 +61,7 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
 
 /// The slot at or before `slot` from which `key_products` may start.
 inline Index product_run_start(Index page_size, Index slot) {
-  return slot & -std::min<Index>(page_size, detail::kProductVectors * simd::kLanes);
+  return slot & -std::min<Index>(page_size, detail::kKeyVectors * simd::kLanes);
 }
 
 /// out[i] = scale * <vector, key of slot i> for slots [first, last), first one that
@@ -80,11 +76,11 @@ void key_products(const Head& head, Index first, Index last, const float* vector
     byte_key_products(head, first, last, vector, scale, out);
   } else {
     const Index page_size = head.page_size(), dim = head.head_dim();
-    for_product_runs<kProductVectors>(
+    for_product_runs<kKeyVectors>(
         head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
           const Index next = slot - at + page_size < last ? page + 1 : page;
-          key_block<1, Vectors, true>(head.key_page(page) + at, head.key_page(next) + at, page_size,
-                                      dim, vector, dim, scale, out + slot, 0);
+          key_block<1, Vectors, true>(head.key_page(page) + at, head.key_page(next) + at, dim,
+                                      page_size, dim, vector, dim, scale, out + slot, 0);
         });
   }
 }
