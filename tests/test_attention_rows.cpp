@@ -43,6 +43,16 @@ std::vector<float> last_row(Index dim, Index length, Index others, bool weighted
 
 }  // namespace
 
+TEMPLATE_TEST_CASE("a row's attention over entries in memory is the same bits among others", "",
+                   float, tersekv::BFloat16, tersekv::Half, tersekv::Int8) {
+  for (const Index dim : {64, 96, 128, 192}) {
+    for (const Index length : {2048, 2090}) {  // alone, in another order
+      INFO("head_dim " << dim << ", length " << length);
+      CHECK(last_row<TestType>(dim, length, 3, true) == last_row<TestType>(dim, length, 0, true));
+    }
+  }
+}
+
 TEMPLATE_TEST_CASE("a row's attention is the same bits alone and among others", "", float,
                    tersekv::BFloat16, tersekv::Half, tersekv::Int8) {
   for (const Index dim : {20, 64, 80, 128}) {  // scales that are powers of two, and others
