@@ -191,25 +191,27 @@ TEST_CASE("conformance: whatever scale of the logits is accepted leads to finite
   }
 }
 
-/// Compensated softmax by the definition; `slack` is what rounding may do to the logits.
+/// Compensated softmax by the definition; `slack` is what rounding may do to the logits, that of
+/// numbers as large as `query_step` included.
 struct Attended {
   std::vector<double> out;
   double lse = 0, slack = 0;
 };
 Attended attend_by_definition(const std::vector<Entry>& entries, const float* query, float scale,
-                              float alpha) {
+                              float alpha, double query_step) {
   std::vector<double> logits;
   Attended result;
   for (const Entry& entry : entries) {
-    double logit = 0, size = 0;
+    double logit = 0, size = 0, steps = 0;
     for (std::size_t j = 0; j < entry.key.size(); ++j) {
       const double product = static_cast<double>(scale) * static_cast<double>(query[j]) *
                              static_cast<double>(entry.key[j]);
       logit += product;
       size += std::abs(product);
+      steps += query_step * static_cast<double>(scale * std::abs(entry.key[j]));
     }
     logits.push_back(logit + static_cast<double>(alpha) * std::log(entry.weight));
-    result.slack = std::max(result.slack, 2e-6 * (1 + size));
+    result.slack = std::max(result.slack, 2e-6 * (1 + size) + steps);
   }
   const double highest = *std::max_element(logits.begin(), logits.end());
   double mass = 0;
@@ -237,11 +239,17 @@ TEST_CASE("conformance: attention is the softmax over the entries, plain where a
       cache->attend(0, last.q, last.out, {.lse = last.lse});
       const float scale = 1 / std::sqrt(static_cast<float>(config.head_dim));
       for (Index head = 0; head < config.num_q_heads; ++head) {
-        const Attended want = attend_by_definition(cache->entries(0, head / 3), &last.q(0, head, 0),
-                                                   scale, policy.alpha);
+        // Against bytes a query counts in steps of 2^-15 of its largest, and shares of 2^-16.
+        const float* query = &last.q(0, head, 0);
+        double largest = 0;
+        for (Index j = 0; j < tokens.dim; ++j)
+          largest = std::max<double>(largest, std::abs(query[j]));
+        const bool bytes = storage == Storage::int8;
+        const Attended want = attend_by_definition(cache->entries(0, head / 3), query, scale,
+                                                   policy.alpha, bytes ? largest * 0x1p-16 : 0);
         CHECK(support::close(last.lse[head], want.lse, 1e-6, want.slack));
         const std::vector<float> out(&last.out(0, head, 0), &last.out(0, head, 0) + tokens.dim);
-        CHECK(support::close_all(out, want.out, 1e-5, 4 * want.slack));
+        CHECK(support::close_all(out, want.out, 1e-5, 4 * want.slack + (bytes ? 1e-4 : 0)));
       }
     }
   }
