@@ -29,7 +29,7 @@ struct KeyNorms {
     const double norms = static_cast<double>(own) * static_cast<double>(other);
     const auto square = static_cast<float>(dot * (dot < 0 ? -dot : dot) / norms);
     const float most = square < 1.0f ? square : 1.0f;  // parallel keys of other lengths round
-    return detail::choose(lower(own, other) > kZero, most, 0.0f);
+    return detail::choose(detail::lower(own, other) > kZero, most, 0.0f);
   }
   /// No less than that, and quick, of floats or vectors. `inverse`: 1 / own. Floats do: of
   /// quotients of keys in range only those of similarities below 1e-12 underflow.
@@ -79,7 +79,6 @@ struct KeyNorms {
 
  private:
   static constexpr float kZero = 1e-30f;  // squared norm of a key that counts as zero
-  TERSEKV_HD static float lower(float a, float b) { return a < b ? a : b; }
 };
 
 }  // namespace tersekv

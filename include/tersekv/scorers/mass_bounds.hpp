@@ -9,52 +9,55 @@
 
 namespace tersekv::detail {
 
-/// Lower bounds of PredictedMass's ln mass, without its exponentials and logarithms: with
-/// a_g = ln S_g - lse_g,
+/// Lower bounds of PredictedMass's ln mass, with quick bounds in place of its exponentials and
+/// logarithms: with a_g = ln S_g - lse_g,
 ///
-///   ln sum_g exp(a_g) >= max(max_g a_g, mean_g a_g + ln group_size)   (the latter by Jensen)
+///   ln sum_g exp(a_g) >= mean_g a_g + ln group_size,   by Jensen: nearly all where heads agree
+///                     >= max_g a_g + ln sum_g exp_at_most(a_g - max_g a_g)   where they do not
 ///
-/// and no average lacks less than one over all queries does. Where heads agree, or one of them has
-/// all the mass, little is left out.
+/// and an average over m queries lacks 1 - decay^m <= min(t, 1 - exp_at_most(-t)), t = -m ln decay.
 struct MassBounds {
-  /// Behind the scorer's other registers: how many queries there were, ln(1 - decay^queries),
-  /// ln group_size.
-  static constexpr Index kRegisters = 3;
+  /// Behind the scorer's other registers: -ln decay, ln group_size.
+  static constexpr Index kRegisters = 2;
 
   /// A query is observed; on one lane.
   template <class Head>
   TERSEKV_HD static void note_query(const Head& head, float log_decay) {
     const Index at = first_register(head);
-    const float queries = head.reg(at) + 1.0f;  // stops at 2^24, when no average lacks anything
-    head.reg(at) = queries;
-    head.reg(at + 1) =
-        log_missing(log_decay, static_cast<std::int32_t>(queries), queries_until_full(log_decay));
-    head.reg(at + 2) = std::log(static_cast<float>(head.shape().group_size));
+    head.reg(at) = -log_decay;
+    head.reg(at + 1) = std::log(static_cast<float>(head.shape().group_size));
   }
 
   /// Of the entry in `slot`. O(group_size).
   template <class Head, class Slot>
   TERSEKV_HD static auto least_log_mass(const Head& head, Slot slot) {
     const Index group = head.shape().group_size, at = first_register(head);
-    const float share = 1.0f / static_cast<float>(group), log_group = head.reg(at + 2);
-    auto most = head.stat(0, slot) - head.reg(0), mean = most * share;
+    const float share = 1.0f / static_cast<float>(group), log_group = head.reg(at + 1);
+    const auto of_head = [&](Index g) { return head.stat(g, slot) - head.reg(g); };
+    auto most = of_head(0), mean = most * share;
     using Float = decltype(most);
     for (Index g = 1; g < group; ++g) {
-      const Float here = head.stat(g, slot) - head.reg(g);
-      most = higher(here, most);
-      mean = mean + here * share;  // no sum beyond what the terms are
+      most = higher(of_head(g), most);
+      mean = mean + of_head(g) * share;  // no sum beyond what the terms are
     }
-    const Float high = higher(most, mean + log_group);
-    // Rounding, which grows with the terms of both sums: this one and that of exponentials.
+    const Float none = {}, one = none + 1.0f;
+    Float sum = {};
+    for (Index g = 0; g < group; ++g) sum = sum + exp_at_most(of_head(g) - most);
+    const Float high = higher(most + log_at_most(higher(sum, one)), mean + log_group);
+    // Rounding, which grows with the terms of all these sums.
     const float each = 2e-6f + 6e-8f * static_cast<float>(group);
-    Float least = high - ((magnitude(high) + log_group) * each + 1e-5f);
-    const Float none = {}, missing = none + head.reg(at + 1);
-    least = least - choose(head.int_stat(group, slot) > 0, missing, none);
+    Float least = high - ((magnitude(high) + log_group) * each + 2e-5f);
     if (head.has_weights()) least = least + log_at_most(head.weight(slot));
-    return least;
+
+    const auto queries = head.int_stat(group, slot);
+    const Float spent = as_floats(queries) * head.reg(at);
+    const Float lacks = lower(spent, one - exp_at_most(-spent));
+    const Float gain = higher(none - (log_at_most(lacks) + kLogGap), none);
+    return least + choose(queries > 0, gain, none);
   }
 
  private:
+  static constexpr float kLogGap = 0.0597f;  // by which log_at_most may fall short
   template <class Head>
   TERSEKV_HD static Index first_register(const Head& head) {
     return head.shape().group_size + head.head_dim();
