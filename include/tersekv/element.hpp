@@ -32,12 +32,12 @@ TERSEKV_HD inline float to_float(Half x) {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t exponent = (x.bits >> 10) & 0x1fu;
   const std::uint32_t mantissa = x.bits & 0x3ffu;
-  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24, exact in float
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return detail::bit_copy<float>(detail::bit_copy<std::uint32_t>(magnitude) | sign);
-  }
   const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  return detail::bit_copy<float>(sign | wide << 23 | mantissa << 13);
+  // Zero or subnormal: mantissa * 2^-24, exact in float.
+  const float small = static_cast<float>(static_cast<std::int32_t>(mantissa)) * 0x1p-24f;
+  const std::uint32_t magnitude =
+      exponent == 0 ? detail::bit_copy<std::uint32_t>(small) : wide << 23 | mantissa << 13;
+  return detail::bit_copy<float>(sign | magnitude);
 #endif
 }
 
@@ -58,10 +58,9 @@ TERSEKV_HD inline BFloat16 from_float<BFloat16>(float x) {
   return narrow;
 #else
   const std::uint32_t bits = detail::bit_copy<std::uint32_t>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) {  // a NaN must not round into an infinity
-    return {static_cast<std::uint16_t>(bits >> 16 | 0x40u)};
-  }
-  return {static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
+  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;  // must not round into an infinity
+  return {static_cast<std::uint16_t>(is_nan ? bits >> 16 | 0x40u : rounded)};
 #endif
 }
 
@@ -75,21 +74,14 @@ TERSEKV_HD inline Half from_float<Half>(float x) {
   const std::uint32_t bits = detail::bit_copy<std::uint32_t>(x);
   const std::uint32_t sign = bits >> 16 & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  std::uint32_t result = 0;
-  if (magnitude > 0x7f800000u) {
-    result = 0x7e00u;  // NaN
-  } else if (magnitude >= 0x47800000u) {
-    result = 0x7c00u;  // 65536 and beyond
-  } else if (magnitude >= 0x38800000u) {
-    result = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
-  } else if (magnitude >= 0x33000000u) {  // from 2^-25: a subnormal, or rounds to one
-    const std::uint32_t shift = 126 - (magnitude >> 23);
-    const std::uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-    const std::uint32_t half = 1u << (shift - 1);
-    result = mantissa >> shift;
-    const std::uint32_t rest = mantissa & ((1u << shift) - 1);
-    result += rest > half || (rest == half && (result & 1u));
-  }
+  // Without branches, so that loops become vectors. Beside a half all units are 2^-24, as those of
+  // subnormals: adding it rounds to them.
+  const float beside_half = detail::bit_copy<float>(magnitude) + 0.5f;
+  const std::uint32_t small = detail::bit_copy<std::uint32_t>(beside_half) - 0x3f000000u;
+  const std::uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
+  std::uint32_t result = magnitude < 0x38800000u ? small : normal;
+  result = magnitude >= 0x47800000u ? 0x7c00u : result;  // 65536 and beyond
+  result = magnitude > 0x7f800000u ? 0x7e00u : result;   // NaN
   return {static_cast<std::uint16_t>(sign | result)};
 #endif
 }

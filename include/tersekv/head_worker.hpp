@@ -32,9 +32,12 @@ class HeadWorker {
     state.length += tokens;
     for (Index t = 0; t < tokens; ++t) {
       const Index slot = first + t;
-      const T *key = &k(t, kv_head_, 0), *value = &v(t, kv_head_, 0);
-      head_.write_key(slot, [&](Index j) { return to_float(key[j * k.dim_stride]); });
-      head_.write_value(slot, [&](Index j) { return to_float(value[j * v.dim_stride]); });
+      k.with_row(t, kv_head_, [&](auto key) {
+        head_.write_key(slot, [&](Index j) { return to_float(key(j)); });
+      });
+      v.with_row(t, kv_head_, [&](auto value) {
+        head_.write_value(slot, [&](Index j) { return to_float(value(j)); });
+      });
       head_.set_position(slot, state.seen + t);
       if constexpr (PolicyType::uses_weights) head_.set_weight(slot, 1.0f);
       head_.clear_statistics(slot);

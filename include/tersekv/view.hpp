@@ -19,15 +19,20 @@ struct TokenView {
   TERSEKV_HD T& operator()(Index token, Index head, Index dim) const {
     return data[token * token_stride + head * head_stride + dim * dim_stride];
   }
-  /// f(element, dim) for the elements of a row. Those that lie side by side, as they mostly do,
-  /// come with a stride that the compiler knows, so that it vectorises.
+  /// f(element), with element(dim) one of a row's. Those that lie side by side, as they mostly do,
+  /// come with a stride that the compiler knows, so that loops over them become vectors.
+  template <class F>
+  void with_row(Index token, Index head, F&& f) const {
+    T* row = &(*this)(token, head, 0);
+    const auto go = [&](auto stride) { f([=](Index j) -> T& { return row[j * stride]; }); };
+    dim_stride == 1 ? go(std::integral_constant<Index, 1>{}) : go(dim_stride);
+  }
+  /// f(element, dim) for the elements of a row.
   template <class F>
   void for_each_element(Index token, Index head, F&& f) const {
-    T* row = &(*this)(token, head, 0);
-    const auto go = [&](Index stride) {
-      for (Index j = 0; j < head_dim; ++j) f(row[j * stride], j);
-    };
-    dim_stride == 1 ? go(1) : go(dim_stride);
+    with_row(token, head, [&](auto element) {
+      for (Index j = 0; j < head_dim; ++j) f(element(j), j);
+    });
   }
   /// Tokens [first, first + count).
   TokenView rows(Index first, Index count) const {
