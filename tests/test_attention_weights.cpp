@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "given_weights.hpp"
+#include "support/random.hpp"
 #include "tersekv/kv_cache.hpp"
 
 using support::GivenWeights;
+using support::Random;
 using tersekv::Index;
 using tersekv::KVCache;
 using tersekv::nhd_view;
@@ -110,6 +112,31 @@ TEST_CASE("a row does not know the weights of entries that it does not see") {
     agree({{0, -10, 0}, {1, 1, weight}, {0, 1, 0}}, 1);
   }
   agree({{0, -10, 0}, {1, 1, 1e19f}, {0, 1, 0}, 2.0f}, 1);
+}
+
+TEST_CASE("a weight that needs more care changes no bit of what is equal elsewhere") {
+  Given given{{}, {}, {}};
+  Random random(11);
+  INFO(random);
+  const std::size_t half = 256;  // a section, and in it there is one such weight
+  for (std::size_t i = 0; i < half; ++i) {
+    given.logits.push_back(random.uniform(-30, 0));
+    given.weights.push_back(random.uniform(0.5f, 8));
+    given.values.push_back(1);
+  }
+  for (auto* each : {&given.logits, &given.weights, &given.values}) {
+    const std::vector<float> once(*each);
+    each->insert(each->end(), once.begin(), once.end());
+  }
+  for (const auto& [weight, logit] : {std::pair{1e20f, -60.0f}, {1e-20f, 1.0f}, {0x1p41f, 0.0f}}) {
+    given.weights[5] = weight;
+    given.logits[5] = logit;
+    const Result got = attended(given, 0);
+    for (std::size_t i = 0; i < half; ++i) {
+      if (i != 5) CHECK(got.attention[i] == got.attention[i + half]);
+    }
+    agree(given);
+  }
 }
 
 TEST_CASE("huge weights beside huge logits overflow nothing") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exponentials of vectors against double precision, and the weights that they are multiplied with.
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 #include <cstddef>
@@ -117,6 +118,25 @@ TEST_CASE("powers of two keep order and size for arguments of any size") {
       CHECK(simd::exp2_over(high, power, weight)[0] == most * 3.0f);
       CHECK(simd::exp2_over(low, power)[0] < 0x1p-122f);
       CHECK(simd::exp2_over(low, power, weight)[0] < 0x1p-122f);
+    }
+  }
+}
+
+TEST_CASE(
+    "a power of two times a weight is that product, relative to what may be, down to 2^-124") {
+  for (const float w : {0x1p-10f, 0.3f, 1.0f, 3.0f, 1e6f, 0x1p40f}) {
+    for (const float x : {0.0f, 0.3f, -12.4f, 1000.2f, -1e7f}) {
+      const simd::Floats logit = simd::broadcast(x), power = simd::round(logit);
+      const float product = simd::exp2_over(logit, power)[0] * w;
+      for (int more = 0; more <= 300; ++more) {
+        const simd::Floats k = power + static_cast<float>(more);
+        if (k[0] - power[0] != static_cast<float>(more)) continue;  // x is too large to tell
+        INFO(w << " times 2^" << x << " over " << k[0]);
+        const double want = std::ldexp(static_cast<double>(product), -more);
+        CHECK(static_cast<double>(simd::exp2_over(logit, k, simd::broadcast(w))[0]) ==
+              std::max(want, 0x1p-124));
+      }
+      CHECK(simd::exp2_over(logit, simd::broadcast(1e20f), simd::broadcast(w))[0] == 0x1p-124f);
     }
   }
 }

@@ -203,6 +203,7 @@ class AttentionPass {
   TileWeights weights(Index start, Index stop) {
     if (request_.alpha == 0.0f || !head_.has_weights()) return {};
     const simd::Floats one = simd::broadcast(1.0f);
+    const float alpha = request_.alpha;
     const auto for_each = [&](auto&& f) {
       for (Index at = start; at < stop; at += block_) {
         const float* given = head_.weight_page(head_.page_index(at)) + head_.in_page(at);
@@ -213,16 +214,26 @@ class AttentionPass {
         }
       }
     };
-    simd::Ints merged = {};  // most pages hold tokens as they came
-    for_each([&](Index, simd::Floats some) { merged |= some != one; });
-    if (!simd::any(merged)) return {};
     float *powers = buffers_.weights, *factors = buffers_.weights + tile_;
+    simd::Floats least = one, most = one;
     for_each([&](Index i, simd::Floats some) {
-      const auto scaled = simd::ScaledWeight::of(some, request_.alpha);
+      simd::store(factors + i, some);
+      least = simd::min(least, some);
+      most = simd::max(most, some);
+    });
+    const auto outside = [&](float low, float high) {
+      return simd::any_above(most, high) || simd::any_above(-least, -low);
+    };
+    if (!outside(1.0f, 1.0f)) return {};  // most pages hold tokens as they came
+    if (alpha == 1.0f && !outside(TileWeights::kLeastPlain, TileWeights::kMostPlain)) {
+      return {TileWeights::plain, factors};
+    }
+    for_each([&](Index i, simd::Floats some) {
+      const auto scaled = simd::ScaledWeight::of(some, alpha);
       simd::store(powers + i, scaled.power);
       simd::store(factors + i, scaled.factor);
     });
-    return {powers, factors};
+    return {TileWeights::scaled, factors, powers};
   }
 
   void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {

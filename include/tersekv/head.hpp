@@ -60,11 +60,19 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   template <class Slot, class T>
   TERSEKV_HD void set_stat(Index column, const Slot& slot, T x) const {
     static_assert(sizeof x == 4);
-    std::memcpy(View::statistic_at(column, slot), &x, 4);
+    *reinterpret_cast<T*>(View::statistic_at(column, slot)) = x;
   }
   template <bool whole, class T>
   TERSEKV_HD void set_stat(Index column, const SlotVector<whole>& slots, const T& x) const {
-    std::memcpy(View::statistic_at(column, slots.first), &x, slots.live_bytes());
+    std::byte* to = View::statistic_at(column, slots.first);
+    if constexpr (whole) {
+      // As the type it is: the compiler then knows what it leaves as it was, as the head's
+      // pointers.
+      using Anywhere [[gnu::aligned(4)]] = T;
+      *reinterpret_cast<Anywhere*>(to) = x;
+    } else {
+      std::memcpy(to, &x, slots.live_bytes());
+    }
   }
 
   TERSEKV_HD void set_position(Index slot, Index position) const {

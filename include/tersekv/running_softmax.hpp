@@ -11,11 +11,16 @@
 
 namespace tersekv::detail {
 
-/// The weights of a tile's entries, to the power of alpha, as 2^powers[i] * factors[i].
+/// The weights of a tile's entries, to the power of alpha.
 struct TileWeights {
-  const float* powers = nullptr;  ///< null: all weights are 1
-  const float* factors = nullptr;
-  simd::ScaledWeight at(Index i) const { return {simd::load(powers + i), simd::load(factors + i)}; }
+  enum Kind { one, plain, scaled };
+  Kind kind = one;
+  const float* factors = nullptr;  ///< plain: the weights, from kLeastPlain to kMostPlain
+  const float* powers = nullptr;   ///< scaled: they are 2^powers[i] * factors[i]
+
+  /// What exponentials may be multiplied by as it is: they stay far from what a float cannot hold,
+  /// and what is lowest is hardly higher for it.
+  static constexpr float kLeastPlain = 0x1p-10f, kMostPlain = 0x1p40f;
 };
 
 /// The exponentials of several rows whose logits come tile by tile, and their sums, relative to a
@@ -42,10 +47,16 @@ class RunningSoftmax {
            const TileWeights& weights) {
     for (; r < last; r += kRowBlock, logits += kRowBlock * stride) {
       with_constant<kRowBlock>(std::min<Index>(kRowBlock, last - r), [&]<int Rows>() {
-        if (weights.powers == nullptr) {
-          add_block<Rows, false>(r, logits, stride, visible, entries, weights);
+        const auto add_those = [&]<TileWeights::Kind kind>() {
+          raise<Rows, kind>(r, logits, stride, visible, weights);
+          exponentials<Rows, kind>(r, logits, stride, visible, entries, weights);
+        };
+        if (weights.kind == TileWeights::one) {
+          add_those.template operator()<TileWeights::one>();
+        } else if (weights.kind == TileWeights::plain) {
+          add_those.template operator()<TileWeights::plain>();
         } else {
-          add_block<Rows, true>(r, logits, stride, visible, entries, weights);
+          add_those.template operator()<TileWeights::scaled>();
         }
       });
     }
@@ -60,16 +71,10 @@ class RunningSoftmax {
   }
 
  private:
-  template <int Rows, bool weighted>
-  void add_block(Index r, float* logits, Index stride, Index visible, Index entries,
-                 const TileWeights& weights) {
-    raise<Rows, weighted>(r, logits, stride, visible, weights);
-    exponentials<Rows, weighted>(r, logits, stride, visible, entries, weights);
-  }
-
   /// Raises the powers of those rows that the tile goes beyond.
-  template <int Rows, bool weighted>
+  template <int Rows, TileWeights::Kind kind>
   void raise(Index r, float* logits, Index stride, Index visible, const TileWeights& weights) {
+    constexpr bool weighted = kind == TileWeights::scaled;  // plain weights overflow nothing
     const Index padded = padded_dim(visible);
     simd::Floats highest[std::size_t{Rows}];
     TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
@@ -106,14 +111,20 @@ class RunningSoftmax {
     }
   }
 
-  template <bool weighted>
+  template <TileWeights::Kind kind>
   static simd::Floats exponential(const float* logits, simd::Floats power, Index i,
                                   const TileWeights& weights) {
-    if constexpr (weighted) return simd::exp2_over(simd::load(logits), power, weights.at(i));
-    return simd::exp2_over(simd::load(logits), power);
+    const simd::Floats x = simd::load(logits);
+    if constexpr (kind == TileWeights::one) return simd::exp2_over(x, power);
+    if constexpr (kind == TileWeights::plain) {
+      return simd::exp2_over(x, power, simd::load(weights.factors + i));
+    }
+    return simd::exp2_over(
+        x, power,
+        simd::ScaledWeight{simd::load(weights.powers + i), simd::load(weights.factors + i)});
   }
 
-  template <int Rows, bool weighted>
+  template <int Rows, TileWeights::Kind kind>
   void exponentials(Index r, float* logits, Index stride, Index visible, Index entries,
                     const TileWeights& weights) {
     simd::Floats power[std::size_t{Rows}], part[std::size_t{Rows}];
@@ -125,7 +136,7 @@ class RunningSoftmax {
     for (Index i = 0; i < whole; i += simd::kLanes) {
       TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
         float* at = logits + k * stride + i;
-        const simd::Floats e = exponential<weighted>(at, power[k], i, weights);
+        const simd::Floats e = exponential<kind>(at, power[k], i, weights);
         simd::store(at, e);
         part[k] += e;
       }
@@ -133,7 +144,7 @@ class RunningSoftmax {
     TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
       float* row = logits + k * stride;
       if (whole < visible) {
-        simd::store(row + whole, exponential<weighted>(row + whole, power[k], whole, weights));
+        simd::store(row + whole, exponential<kind>(row + whole, power[k], whole, weights));
       }
       std::fill(row + visible, row + padded_dim(entries), 0.0f);
       if (whole < visible) part[k] += simd::load(row + whole);

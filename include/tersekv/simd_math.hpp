@@ -77,9 +77,18 @@ inline Floats exp2_over(Floats x, Floats k) {
   const Ints shift = __builtin_convertvector(max(n - k, broadcast(-124.0f)), Ints);
   return std::bit_cast<Floats>(std::bit_cast<Ints>(p) + (shift << 23));
 }
-/// The same times a weight, for whole k >= x + weight.power - 1/2; no less than 2^-125.01. Where x
-/// is so large that k cannot hold a weight beside it, up to 2^41, and what should be above is that:
-/// sums of such exponentials and the largest values do not overflow.
+/// The same times a weight of at least 2^-124; no less than 2^-124.
+inline Floats exp2_over(Floats x, Floats k, Floats weight) {
+  const Floats n = round(x);
+  const Floats p = keep_order(exp2_of_small(keep_order(x - n))) * weight;
+  const Ints shift = __builtin_convertvector(max(n - k, broadcast(-250.0f)), Ints);
+  const Ints bits = std::bit_cast<Ints>(p) + (shift << 23);  // negative where it is no float
+  const Ints least = Ints{} + (3 << 23);
+  return std::bit_cast<Floats>(bits > least ? bits : least);
+}
+/// The same times any weight, for whole k >= x + weight.power - 1/2; no less than 2^-125.01. Where
+/// x is so large that k cannot hold a weight beside it, up to 2^41, and what should be above is
+/// that: sums of such exponentials and the largest values do not overflow.
 inline Floats exp2_over(Floats x, Floats k, const ScaledWeight& weight) {
   const Floats n = round(x);
   const Floats p = keep_order(exp2_of_small(keep_order(x - n))) * weight.factor;

@@ -139,7 +139,7 @@ class SerialTeam {
       const float low = keys_of_block(head, first, size, n, eligible, least, bounds);
       if (!(low <= best_key) || low == kBarred) continue;  // nor a bound that is no number
       // What is bounded lowest is mostly among the lowest, and spares the others.
-      if (best < 0) look_at(first + (std::find(bounds, bounds + size, low) - bounds));
+      if (best < 0) look_at(first + first_of(bounds, low));
       for (Index from = 0; from < size; from += simd::kLanes) {
         if (simd::min(simd::load(bounds + from)) > best_key) continue;
         for (Index i = from; i < std::min(from + simd::kLanes, size); ++i) {
@@ -295,15 +295,17 @@ class SerialTeam {
                              Key& key, float* keys) {
     if constexpr (kVectors && detail::kOfVectors<std::remove_cvref_t<Eligible>> &&
                   detail::kOfVectors<std::remove_cvref_t<Key>>) {
-      simd::Floats low = simd::broadcast(kBarred);
-      const auto add = [&](auto slots) {
-        simd::Floats key_of = detail::choose(eligible(slots), key(slots), simd::broadcast(kBarred));
-        for (Index i = slots.live; i < simd::kLanes; ++i) key_of[i] = kBarred;
-        low = simd::min(low, key_of);
-        simd::store(keys + (slots - first), key_of);
-      };
-      for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {  //
-        for_each_vector_of(slot, count, add);
+      const simd::Floats barred = simd::broadcast(kBarred);
+      simd::Floats low = barred;
+      for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {
+        for (Index at = 0; at < count; at += simd::kLanes, slot.in_page += simd::kLanes) {
+          // Whole vectors to the end, as there is room to read: so the bodies are here but once.
+          const SlotVector<true> slots{slot};
+          simd::Floats key_of = detail::choose(eligible(slots), key(slots), barred);
+          if (count - at < simd::kLanes) key_of = simd::first_lanes(key_of, count - at, barred);
+          low = simd::min(low, key_of);
+          simd::store(keys + (slot - first), key_of);
+        }
       });
       return simd::min(low);
     } else {
@@ -316,6 +318,13 @@ class SerialTeam {
       for (Index i = size; i < padded_dim(size); ++i) keys[i] = kBarred;
       return lowest(keys, size);
     }
+  }
+  /// Where the first is that is `key`, which is there: of whole vectors.
+  static Index first_of(const float* keys, float key) {
+    Index from = 0;
+    while (!simd::any_equal(simd::load(keys + from), key)) from += simd::kLanes;
+    while (keys[from] != key) ++from;
+    return from;
   }
   /// Of keys[0, padded_dim(n)).
   static float lowest(const float* keys, Index n) {
