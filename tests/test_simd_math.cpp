@@ -154,6 +154,7 @@ TEST_CASE("a weight is a power of two and a factor near 1, exactly") {
     CHECK(std::ldexp(static_cast<double>(scaled.factor[0]), static_cast<int>(scaled.power[0])) ==
           static_cast<double>(w));
     CHECK((scaled.factor[0] > 0.7071f && scaled.factor[0] < 1.4143f));
+    CHECK(scaled.value()[0] == w);
   }
   const auto one = simd::ScaledWeight::of(simd::broadcast(1.0f), 1.0f);
   CHECK((one.power[0] == 0.0f && one.factor[0] == 1.0f));

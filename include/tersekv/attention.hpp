@@ -225,15 +225,15 @@ class AttentionPass {
       return simd::any_above(most, high) || simd::any_above(-least, -low);
     };
     if (!outside(1.0f, 1.0f)) return {};  // most pages hold tokens as they came
-    if (alpha == 1.0f && !outside(TileWeights::kLeastPlain, TileWeights::kMostPlain)) {
-      return {TileWeights::plain, factors};
-    }
+    const bool plain = alpha >= 0.0f && alpha <= 1.0f &&
+                       !outside(TileWeights::kLeastPlain, TileWeights::kMostPlain);
+    if (plain && alpha == 1.0f) return {TileWeights::plain, factors};
     for_each([&](Index i, simd::Floats some) {
       const auto scaled = simd::ScaledWeight::of(some, alpha);
       simd::store(powers + i, scaled.power);
-      simd::store(factors + i, scaled.factor);
+      simd::store(factors + i, plain ? scaled.value() : scaled.factor);
     });
-    return {TileWeights::scaled, factors, powers};
+    return {plain ? TileWeights::plain : TileWeights::scaled, factors, powers};
   }
 
   void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {

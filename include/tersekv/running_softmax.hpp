@@ -15,7 +15,7 @@ namespace tersekv::detail {
 struct TileWeights {
   enum Kind { one, plain, scaled };
   Kind kind = one;
-  const float* factors = nullptr;  ///< plain: the weights, from kLeastPlain to kMostPlain
+  const float* factors = nullptr;  ///< plain: they themselves, from kLeastPlain to kMostPlain
   const float* powers = nullptr;   ///< scaled: they are 2^powers[i] * factors[i]
 
   /// What exponentials may be multiplied by as it is: they stay far from what a float cannot hold,
@@ -45,18 +45,19 @@ class RunningSoftmax {
   /// `visible` of each, with zeros behind them up to `entries` in whole vectors.
   void add(Index r, Index last, float* logits, Index stride, Index visible, Index entries,
            const TileWeights& weights) {
+    if (weights.kind == TileWeights::scaled) {  // rare, and so row by row: it is compiled but once
+      for (; r < last; ++r, logits += stride) {
+        raise<1, true>(r, logits, stride, visible, weights);
+        exponentials<1, TileWeights::scaled>(r, logits, stride, visible, entries, weights);
+      }
+    }
     for (; r < last; r += kRowBlock, logits += kRowBlock * stride) {
       with_constant<kRowBlock>(std::min<Index>(kRowBlock, last - r), [&]<int Rows>() {
-        const auto add_those = [&]<TileWeights::Kind kind>() {
-          raise<Rows, kind>(r, logits, stride, visible, weights);
-          exponentials<Rows, kind>(r, logits, stride, visible, entries, weights);
-        };
+        raise<Rows, false>(r, logits, stride, visible, weights);  // plain weights overflow nothing
         if (weights.kind == TileWeights::one) {
-          add_those.template operator()<TileWeights::one>();
-        } else if (weights.kind == TileWeights::plain) {
-          add_those.template operator()<TileWeights::plain>();
+          exponentials<Rows, TileWeights::one>(r, logits, stride, visible, entries, weights);
         } else {
-          add_those.template operator()<TileWeights::scaled>();
+          exponentials<Rows, TileWeights::plain>(r, logits, stride, visible, entries, weights);
         }
       });
     }
@@ -72,9 +73,8 @@ class RunningSoftmax {
 
  private:
   /// Raises the powers of those rows that the tile goes beyond.
-  template <int Rows, TileWeights::Kind kind>
+  template <int Rows, bool weighted>
   void raise(Index r, float* logits, Index stride, Index visible, const TileWeights& weights) {
-    constexpr bool weighted = kind == TileWeights::scaled;  // plain weights overflow nothing
     const Index padded = padded_dim(visible);
     simd::Floats highest[std::size_t{Rows}];
     TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {

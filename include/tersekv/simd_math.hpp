@@ -56,6 +56,11 @@ inline Floats exp2_of_small(Floats r) {
 struct ScaledWeight {
   Floats power, factor;
 
+  /// The weight itself, where it is a normal float.
+  Floats value() const {
+    const Ints shift = __builtin_convertvector(power, Ints) << 23;
+    return std::bit_cast<Floats>(std::bit_cast<Ints>(factor) + shift);
+  }
   /// w^alpha for normal w > 0; of other bits, some numbers.
   static ScaledWeight of(Floats w, float alpha) {
     if (alpha == 1.0f) {
