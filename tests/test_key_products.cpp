@@ -31,7 +31,7 @@ TEMPLATE_TEST_CASE("one key's product is the same bits as among all", "", float,
   Random random(6);
   INFO(random);
   for (const Index page_size : {16, 64, 256}) {
-    for (const Index dim : {20, 64, 300}) {
+    for (const Index dim : {20, 45, 64, 97, 300}) {
       const Index n = random.integer(1, 3 * page_size);
       BareHead<Full, TestType> bare(Full{}, {.head_dim = dim, .scale = 1.0f}, n, n, page_size);
       for (Index i = 0; i < n; ++i) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "tersekv/attention_blocks.hpp"
 #include "tersekv/attention_bytes.hpp"
@@ -57,17 +58,48 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
   }
 }
 
-}  // namespace detail
-
-/// The slot at or before `slot` from which `key_products` may start.
-inline Index product_run_start(Index page_size, Index slot) {
-  return slot & -std::min<Index>(page_size, detail::kKeyVectors * simd::kLanes);
+/// As key_block, of one row and for kMostLanes entries: two runs of dimensions at a time, whose
+/// sums need not wait for each other. The same bits.
+template <class Key>
+void few_keys_block(const Key* keys, Index page_size, Index head_dim, const float* row, float scale,
+                    float* out) {
+  constexpr int vectors = kLeastRun;
+  simd::Floats total[std::size_t{vectors}] = {};
+  for (Index start = 0; start < head_dim; start += 2 * kKeyRun) {
+    simd::Floats sums[2][std::size_t{vectors}] = {};
+    const auto add = [&](int run, Index i, Index dims) {
+      // Of BFloat16 the second of two dimensions comes first, as in key_block.
+      const Index later = std::is_same_v<Key, BFloat16> && (i | 1) < dims ? i ^ 1 : i;
+      const Index j = start + run * kKeyRun + later;
+      simd::Floats k[std::size_t{vectors}];
+      simd::load_spread<vectors>(keys + j * page_size, k);
+      TERSEKV_HOST_UNROLL for (int v = 0; v < vectors; ++v) {
+        sums[run][v] = simd::keep_order(sums[run][v] + simd::broadcast(row[j]) * k[v]);
+      }
+    };
+    const Index first = std::min(kKeyRun, head_dim - start);
+    const Index second = std::clamp<Index>(head_dim - start - kKeyRun, 0, kKeyRun);
+    for (Index i = 0; i < second; ++i) {
+      add(0, i, first);
+      add(1, i, second);
+    }
+    for (Index i = second; i < first; ++i) add(0, i, first);
+    TERSEKV_HOST_UNROLL for (int v = 0; v < vectors; ++v) {
+      total[v] = simd::keep_order(simd::keep_order(total[v] + sums[0][v]) + sums[1][v]);
+    }
+  }
+  simd::in_order<vectors, Key>(total);
+  TERSEKV_HOST_UNROLL for (int v = 0; v < vectors; ++v) {
+    simd::store(out + v * simd::kLanes, total[v] * scale);
+  }
 }
 
-/// out[i] = scale * <vector, key of slot i> for slots [first, last), first one that
-/// `product_run_start` gives; up to 63 numbers behind `last`, in the same page, are written too
-/// (arbitrary). A product is the same bits whatever the other slots. One pass over the keys. Pages
-/// are scattered, so each asks for the next one's keys.
+}  // namespace detail
+
+/// out[i] = scale * <vector, key of slot i> for slots [first, last), first that of a page; up to 63
+/// numbers behind `last`, in the same page, are written too (arbitrary). A product is the same bits
+/// whatever the other slots. One pass over the keys. Pages are scattered, so each asks for the next
+/// one's keys.
 template <class Head>
 void key_products(const Head& head, Index first, Index last, const float* vector, float scale,
                   float* out) {
@@ -82,6 +114,20 @@ void key_products(const Head& head, Index first, Index last, const float* vector
           key_block<1, Vectors, true>(head.key_page(page) + at, head.key_page(next) + at, dim,
                                       page_size, dim, vector, dim, scale, out + slot, 0);
         });
+  }
+}
+
+/// The same bits for the kMostLanes slots from `first` on, a multiple of as many, of which the
+/// first is live; numbers of others in its page may be written, too.
+template <class Head>
+void few_key_products(const Head& head, Index first, const float* vector, float scale, float* out) {
+  if constexpr (Codec<typename Head::Key>::scaled) {
+    // From where `key_products` starts: not every block fuses the same product with a sum.
+    const Index start = first & -std::min<Index>(head.page_size(), 4 * simd::kMostLanes);
+    detail::byte_key_products(head, start, first + simd::kMostLanes, vector, scale, out);
+  } else {
+    detail::few_keys_block(head.key_page(head.page_index(first)) + head.in_page(first),
+                           head.page_size(), head.head_dim(), vector, scale, out + first);
   }
 }
 

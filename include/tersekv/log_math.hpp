@@ -168,20 +168,13 @@ TERSEKV_HD inline float relative_entropy(float share, float prior) {
   return share > 1e-37f ? share * log_of(share / prior) : 0.0f;
 }
 
-/// Queries after which decay^queries is below e^-20, and 1 - decay^queries is 1 to a float.
-TERSEKV_HD inline std::int32_t queries_until_full(float log_decay) {
-  return static_cast<std::int32_t>(-20.0f / log_decay) + 1;
-}
-
-/// ln(1 - decay^queries): what an exponential average over `queries` values lacks. 0 for none.
-/// `full`: queries_until_full(log_decay), for loops to work out once.
+/// ln(1 - decay^queries): what an exponential average over `queries` values lacks. 0 for none, and
+/// where decay^queries is below e^-20, as 1 less that is 1 to a float.
 template <class Float = float>
-TERSEKV_HD inline Float log_missing(float log_decay, IntOf<Float> queries, std::int32_t full) {
-  const Float none = {}, one = none + 1.0f, most = none + static_cast<float>(full);
-  const Float given = LaneTraits<Float>::to_float(queries);
-  const Float some = higher(given, one);
-  const Float lacking = log_of(one_minus_exp(choose(some < most, some, most) * log_decay));
-  return choose(given > none, lacking, none);
+TERSEKV_HD inline Float log_missing(float log_decay, IntOf<Float> queries) {
+  const Float none = {}, one = none + 1.0f, given = LaneTraits<Float>::to_float(queries);
+  const Float spent = higher(higher(given, one) * log_decay, none - 20.0f);
+  return choose(given > none, log_of(one_minus_exp(spent)), none);
 }
 
 }  // namespace tersekv::detail

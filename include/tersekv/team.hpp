@@ -216,15 +216,18 @@ class SerialTeam {
   /// pages. One pass over the keys, O(n head_dim).
   template <class Head>
   TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
-    key_products(head, 0, n, vector, 1.0f, out);
+    if (n <= simd::kMostLanes) {
+      few_key_products(head, 0, vector, 1.0f, out);
+    } else {
+      key_products(head, 0, n, vector, 1.0f, out);
+    }
   }
 
   /// <key of `slot`, vector>, the same bits as from `dot`. Overwrites out[i] for the slots of its
   /// page. O(head_dim).
   template <class Head>
   TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
-    const Index first = product_run_start(head.page_size(), slot);
-    key_products(head, first, slot + 1, vector, 1.0f, out);
+    few_key_products(head, slot & -simd::kMostLanes, vector, 1.0f, out);
     return out[slot];
   }
 

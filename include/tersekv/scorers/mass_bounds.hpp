@@ -28,6 +28,12 @@ struct MassBounds {
     head.reg(at + 1) = std::log(static_cast<float>(head.shape().group_size));
   }
 
+  /// ln decay, once a query was observed; 0 before.
+  template <class Head>
+  TERSEKV_HD static float log_decay(const Head& head) {
+    return -head.reg(first_register(head));
+  }
+
   /// Of the entry in `slot`. O(group_size).
   template <class Head, class Slot>
   TERSEKV_HD static auto least_log_mass(const Head& head, Slot slot) {

@@ -83,18 +83,13 @@ struct PredictedMass : ScorerBase {
     float highest = of_head(0), sum = 0;
     for (Index g = 1; g < group; ++g) highest = of_head(g) > highest ? of_head(g) : highest;
     for (Index g = 0; g < group; ++g) sum += detail::exp_of_negative(of_head(g) - highest);
-    const float log_decay = std::log(decay);
-    const float missing = detail::log_missing(log_decay, head.int_stat(group, slot),
-                                              detail::queries_until_full(log_decay));
-    return highest + detail::log_of(sum) - missing + detail::log_of(head.weight(slot));
+    return highest + detail::log_of(sum) - log_missing(head, slot) +
+           detail::log_of(head.weight(slot));
   }
   /// ln S^ for query head g of the group.
   template <class Head>
   TERSEKV_HD float log_score(const Head& head, Index slot, Index g) const {
-    const Index group = head.shape().group_size;
-    const float log_decay = std::log(decay);
-    return head.stat(g, slot) - detail::log_missing(log_decay, head.int_stat(group, slot),
-                                                    detail::queries_until_full(log_decay));
+    return head.stat(g, slot) - log_missing(head, slot);
   }
   /// Component j of the latest query, averaged over the group.
   template <class Head>
@@ -108,12 +103,21 @@ struct PredictedMass : ScorerBase {
     const float log_victim = std::log(head.weight(victim));
     const float log_target = std::log(head.weight(target));
     const float log_total = std::log(head.weight(victim) + head.weight(target));
+    const float victim_lacks = log_missing(head, victim), target_lacks = log_missing(head, target);
     for (Index g = 0; g < head.shape().group_size; ++g) {
-      const float before = log_score(head, target, g);
+      const float before = head.stat(g, target) - target_lacks;
       const float both =
-          detail::log_add(log_victim + log_score(head, victim, g), log_target + before);
+          detail::log_add(log_victim + (head.stat(g, victim) - victim_lacks), log_target + before);
       head.stat(g, target) += both - log_total - before;
     }
+  }
+
+ private:
+  /// By how much the entry's averages fall short in logarithms, as they have few queries.
+  template <class Head, class Slot>
+  TERSEKV_HD static float log_missing(const Head& head, Slot slot) {
+    return detail::log_missing(detail::MassBounds::log_decay(head),
+                               head.int_stat(head.shape().group_size, slot));
   }
 };
 
