@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <type_traits>
 
 #include "tersekv/attention_blocks.hpp"
 #include "tersekv/attention_bytes.hpp"
@@ -58,38 +57,37 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
   }
 }
 
-/// As key_block, of one row and for kMostLanes entries: two runs of dimensions at a time, whose
-/// sums need not wait for each other. The same bits.
-template <class Key>
-void few_keys_block(const Key* keys, Index page_size, Index head_dim, const float* row, float scale,
-                    float* out) {
-  constexpr int vectors = kLeastRun;
-  simd::Floats total[std::size_t{vectors}] = {};
+/// out[i] = scale * <row, key of entry i> for Vectors * kLanes entries of a page: two runs of
+/// dimensions at a time, whose sums need not wait for each other. With Ahead what is read later,
+/// as much from `ahead` on, is asked for.
+template <int Vectors, bool Ahead, class Key>
+void product_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
+                   const float* row, float scale, float* out) {
+  simd::Floats total[std::size_t{Vectors}] = {};
   for (Index start = 0; start < head_dim; start += 2 * kKeyRun) {
-    simd::Floats sums[2][std::size_t{vectors}] = {};
-    const auto add = [&](int run, Index i, Index dims) {
-      // Of BFloat16 the second of two dimensions comes first, as in key_block.
-      const Index later = std::is_same_v<Key, BFloat16> && (i | 1) < dims ? i ^ 1 : i;
-      const Index j = start + run * kKeyRun + later;
-      simd::Floats k[std::size_t{vectors}];
-      simd::load_spread<vectors>(keys + j * page_size, k);
-      TERSEKV_HOST_UNROLL for (int v = 0; v < vectors; ++v) {
+    simd::Floats sums[2][std::size_t{Vectors}] = {};
+    const auto add = [&](int run, Index i) {
+      const Index j = start + run * kKeyRun + i;
+      if constexpr (Ahead) simd::prefetch<Vectors>(ahead + j * page_size);
+      simd::Floats k[std::size_t{Vectors}];
+      simd::load_spread<Vectors>(keys + j * page_size, k);
+      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
         sums[run][v] = simd::keep_order(sums[run][v] + simd::broadcast(row[j]) * k[v]);
       }
     };
     const Index first = std::min(kKeyRun, head_dim - start);
     const Index second = std::clamp<Index>(head_dim - start - kKeyRun, 0, kKeyRun);
     for (Index i = 0; i < second; ++i) {
-      add(0, i, first);
-      add(1, i, second);
+      add(0, i);
+      add(1, i);
     }
-    for (Index i = second; i < first; ++i) add(0, i, first);
-    TERSEKV_HOST_UNROLL for (int v = 0; v < vectors; ++v) {
+    for (Index i = second; i < first; ++i) add(0, i);
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       total[v] = simd::keep_order(simd::keep_order(total[v] + sums[0][v]) + sums[1][v]);
     }
   }
-  simd::in_order<vectors, Key>(total);
-  TERSEKV_HOST_UNROLL for (int v = 0; v < vectors; ++v) {
+  simd::in_order<Vectors, Key>(total);
+  TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
     simd::store(out + v * simd::kLanes, total[v] * scale);
   }
 }
@@ -111,8 +109,8 @@ void key_products(const Head& head, Index first, Index last, const float* vector
     for_product_runs<kKeyVectors>(
         head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
           const Index next = slot - at + page_size < last ? page + 1 : page;
-          key_block<1, Vectors, true>(head.key_page(page) + at, head.key_page(next) + at, dim,
-                                      page_size, dim, vector, dim, scale, out + slot, 0);
+          product_block<Vectors, true>(head.key_page(page) + at, head.key_page(next) + at,
+                                       page_size, dim, vector, scale, out + slot);
         });
   }
 }
@@ -126,8 +124,9 @@ void few_key_products(const Head& head, Index first, const float* vector, float 
     const Index start = first & -std::min<Index>(head.page_size(), 4 * simd::kMostLanes);
     detail::byte_key_products(head, start, first + simd::kMostLanes, vector, scale, out);
   } else {
-    detail::few_keys_block(head.key_page(head.page_index(first)) + head.in_page(first),
-                           head.page_size(), head.head_dim(), vector, scale, out + first);
+    const auto* keys = head.key_page(head.page_index(first)) + head.in_page(first);
+    detail::product_block<detail::kLeastRun, false>(keys, keys, head.page_size(), head.head_dim(),
+                                                    vector, scale, out + first);
   }
 }
 
