@@ -259,6 +259,12 @@ class HeadView {
     simd::ask<3>(statistic_at(column, later), Index{sizeof(simd::Floats)});
   }
   TERSEKV_HD void ask_for_stat(Index, Index) const {}
+  /// Asks for statistic `column` of all entries, to be read soon.
+  void ask_for_column(Index column) const {
+    for (Index slot = 0; slot < state_->length; slot += layout_->page_size) {
+      simd::ask<2>(statistic_at(column, slot), 4 * layout_->page_size);
+    }
+  }
   /// Asks for what is wanted of page `index` before its turn comes in memory: scales and weights.
   void ask_for_scales(Index index) const {
     const std::byte* page = pages_[index];

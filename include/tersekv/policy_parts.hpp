@@ -137,20 +137,21 @@ concept BoundsScores = requires(const Scorer& scorer, const Head& head, Index sl
   { scorer.least_score(head, slot) } -> std::convertible_to<float>;
 };
 
-/// Whether the team has vectors and `score`, or `least_score`, gives one for a SlotVector, and so
-/// many numbers at a time.
-template <class Scorer, class Team, class Head>
-concept ScoresVectors = requires {
+/// Whether the team has vectors, and its memory is what a processor may be asked to fetch.
+template <class Team>
+concept HasVectors = requires {
   requires Team::kVectors;
-}
-&&requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
+};
+/// Whether besides `score`, or `least_score`, gives one for a SlotVector, and so many numbers at a
+/// time.
+template <class Scorer, class Team, class Head>
+concept ScoresVectors = HasVectors<Team> &&
+    requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
   { scorer.score(head, slots) } -> std::same_as<simd::Floats>;
 };
 template <class Scorer, class Team, class Head>
-concept BoundsVectors = requires {
-  requires Team::kVectors;
-}
-&&requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
+concept BoundsVectors = HasVectors<Team> &&
+    requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
   { scorer.least_score(head, slots) } -> std::same_as<simd::Floats>;
 };
 /// The body, said to take a SlotVector as well if `yes`.

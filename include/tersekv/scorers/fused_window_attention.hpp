@@ -33,6 +33,18 @@ struct FusedWindowAttention : ScorerBase {
   Index registers(const Shape&) const { return 1; }  // queries of the current block so far
   Index observed_rows(Index rows) const { return std::min(rows, window); }
 
+  /// Short heads are attended to in less time than it takes to fetch a window's columns, so what
+  /// the query's row will be written over, and what is looked at then, is asked for before.
+  template <class Team, class Head>
+  TERSEKV_HD void append(Team&, const Head& head, Index, Index count, const float*) const {
+    if constexpr (detail::HasVectors<Team>) {
+      if (count > 1 || head.length() >= detail::kFarEntries) return;
+      const Index at = queries_of_block(head);
+      for (const Index column : {kBlock, kRows + at, kRows + (at + 1 == window ? 0 : at + 1)}) {
+        head.ask_for_column(column);
+      }
+    }
+  }
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     const Index at = queries_of_block(head);
