@@ -300,15 +300,14 @@ class SerialTeam {
                   detail::kOfVectors<std::remove_cvref_t<Key>>) {
       const simd::Floats barred = simd::broadcast(kBarred);
       simd::Floats low = barred;
-      for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {
-        for (Index at = 0; at < count; at += simd::kLanes, slot.in_page += simd::kLanes) {
-          // Whole vectors to the end, as there is room to read: so the bodies are here but once.
-          const SlotVector<true> slots{slot};
-          simd::Floats key_of = detail::choose(eligible(slots), key(slots), barred);
-          if (count - at < simd::kLanes) key_of = simd::first_lanes(key_of, count - at, barred);
-          low = simd::min(low, key_of);
-          simd::store(keys + (slot - first), key_of);
-        }
+      const auto add = [&](auto slots) {
+        simd::Floats key_of = detail::choose(eligible(slots), key(slots), barred);
+        if (slots.live < simd::kLanes) key_of = simd::first_lanes(key_of, slots.live, barred);
+        low = simd::min(low, key_of);
+        simd::store(keys + (slots - first), key_of);
+      };
+      for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {  //
+        for_each_vector_of(slot, count, add);
       });
       return simd::min(low);
     } else {
