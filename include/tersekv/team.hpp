@@ -139,7 +139,7 @@ class SerialTeam {
       const float low = keys_of_block(head, first, size, n, eligible, least, bounds);
       if (!(low <= best_key) || low == kBarred) continue;  // nor a bound that is no number
       // What is bounded lowest is mostly among the lowest, and spares the others.
-      if (best < 0) look_at(first + first_of(bounds, low));
+      if (best < 0) look_at(first + first_of(bounds, size, low));
       for (Index from = 0; from < size; from += simd::kLanes) {
         if (simd::min(simd::load(bounds + from)) > best_key) continue;
         for (Index i = from; i < std::min(from + simd::kLanes, size); ++i) {
@@ -321,12 +321,14 @@ class SerialTeam {
       return lowest(keys, size);
     }
   }
-  /// Where the first is that is `key`, which is there: of whole vectors.
-  static Index first_of(const float* keys, float key) {
-    Index from = 0;
-    while (!simd::any_equal(simd::load(keys + from), key)) from += simd::kLanes;
-    while (keys[from] != key) ++from;
-    return from;
+  /// Where the first of keys[0, n), in whole vectors, is that is `key`; the last if none is.
+  static Index first_of(const float* keys, Index n, float key) {
+    Index at = 0;
+    while (at + simd::kLanes < n && !simd::any_equal(simd::load(keys + at), key)) {
+      at += simd::kLanes;
+    }
+    while (at + 1 < n && keys[at] != key) ++at;
+    return at;
   }
   /// Of keys[0, padded_dim(n)).
   static float lowest(const float* keys, Index n) {
