@@ -132,6 +132,49 @@ TEST_CASE("memory: appending takes a page only when the last one is full") {
   }
 }
 
+TEST_CASE("memory: a long head takes pages in runs, within its budget, if there is memory") {
+  const std::vector<float> ones(4, 1.0f);
+  const auto row = tersekv::nhd_view(ones.data(), 1, 1, 4);
+  const auto in_runs = [](Index pages, Index run) { return (pages + run - 1) / run * run; };
+  CountingResource resource;
+  tersekv::PagePool pool(&resource);
+  for (const Index page_size : {16, 64}) {
+    const CacheConfig config{
+        .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 4, .page_size = page_size};
+    tersekv::KVCache<tersekv::Full> cache(config);
+    for (Index n = 1; n <= 4300; ++n) {
+      cache.append(0, row, row);
+      const Index run = n < 2048 ? 1 : (n < 4096 && page_size == 64 ? 2 : 4);
+      REQUIRE(cache.pool().pages() == in_runs(pages_for(n, config), run));
+    }
+    CHECK(cache.clone().pool().pages() == cache.pool().pages());
+    CacheConfig small = config;
+    small.budget = 2100;
+    tersekv::KVCache<tersekv::StreamingLLM> limited(small);
+    std::vector<float> out(4);
+    for (Index n = 1; n <= 2200; ++n) {
+      limited.extend(row, row, row, tersekv::nhd_view(out.data(), 1, 1, 4));
+      REQUIRE(limited.pool().pages() <= pages_for(2101, config));
+    }
+  }
+  const CacheConfig config{.num_q_heads = 1, .num_kv_heads = 1, .head_dim = 4, .page_size = 16};
+  tersekv::KVCache<tersekv::Full> cache(config, {}, pool);
+  while (cache.length(0, 0) < 132 * 16) cache.append(0, row, row);
+  REQUIRE(pool.pages() == 132);
+  for (std::int64_t successes = 0; cache.length(0, 0) == 132 * 16; ++successes) {
+    resource.fail_after(successes);
+    try {
+      cache.append(0, row, row);
+      CHECK(pool.pages() == 133);  // what would complete the run was not to be had
+    } catch (const std::bad_alloc&) {
+      CHECK(pool.pages() - pool.idle_pages() == 132);
+    }
+  }
+  resource.fail_after(CountingResource::kNever);
+  while (cache.length(0, 0) < 134 * 16) cache.append(0, row, row);
+  CHECK(pool.pages() == 136);
+}
+
 TEST_CASE("memory: after every call a head holds no page it does not need") {
   FOR_EACH_POLICY(policy) {
     support::Random random(75);
