@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <new>
+#include <vector>
 
 #include "conformance.hpp"
 #include "counting_resource.hpp"
+#include "tersekv/tersekv.hpp"
 
 // `bytes()` is what an allocator sees, and what is no longer needed is given back.
 
