@@ -11,6 +11,7 @@
 #include "support/compare.hpp"
 #include "support/random.hpp"
 #include "tersekv/simd_math.hpp"
+#include "tersekv/simd_spread.hpp"
 
 using support::ErrorStatistics;
 using support::Random;
@@ -70,14 +71,18 @@ void check_spread() {
   for (T& x : memory) x = from_float<T>(random.normal(100));
   simd::Floats v[std::size_t{Vectors}];
   simd::load_spread<Vectors>(memory.data() + 1, v);
+  simd::Floats spread[std::size_t{Vectors}];
+  std::memcpy(spread, v, sizeof v);
   simd::in_order<Vectors, T>(v);
   for (int i = 0; i < Vectors * simd::kLanes; ++i) {
     CHECK(v[i / simd::kLanes][i % simd::kLanes] ==
           to_float(memory[static_cast<std::size_t>(i + 1)]));
   }
+  simd::spread<Vectors, T>(v);
+  CHECK(std::memcmp(spread, v, sizeof v) == 0);
 }
 
-TEST_CASE("load_spread and in_order together read numbers in order, of every element type") {
+TEST_CASE("load_spread and in_order read numbers in order, spread goes back, of every type") {
   check_spread<float, 3>();
   check_spread<Half, 2>();
   check_spread<BFloat16, 1>();

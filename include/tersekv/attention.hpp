@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <type_traits>
 
 #include "tersekv/attention_blocks.hpp"
@@ -14,7 +13,7 @@
 #include "tersekv/config.hpp"
 #include "tersekv/entry_attention.hpp"
 #include "tersekv/head.hpp"
-#include "tersekv/log_math.hpp"
+#include "tersekv/merge_states.hpp"
 #include "tersekv/running_softmax.hpp"
 #include "tersekv/simd_math.hpp"
 
@@ -50,15 +49,17 @@ class AttentionPass {
         value_order_(order(block_, dim_ * sizeof(Value))),
         tile_shift_(std::countr_zero(static_cast<std::uint64_t>(tile_))),
         kept_(request.attention != nullptr),
-        section_(sums(buffers.sums)),
-        total_(sums(buffers.sums + AttentionSums::floats(rows_, row_floats_))),
+        section_(own_sums(1)),
+        total_(own_sums(0)),
         softmax_(buffers.softmax, section_) {}
 
   /// All of the request by one worker.
   void run() {
     make_queries();
-    total_.clear();
-    for (Index s = 0; s < sections_of(request_.visible); ++s) {
+    section_ = total_;  // what joins nothing is the total
+    section(0);
+    section_ = own_sums(1);
+    for (Index s = 1; s < sections_of(request_.visible); ++s) {
       section(s);
       total_.add(section_);
     }
@@ -74,8 +75,8 @@ class AttentionPass {
   }
   /// The request, after all of its sections.
   void join() {
-    total_.clear();
-    for (Index s = 0; s < sections_of(request_.visible); ++s) total_.add(shared_sums(s));
+    total_ = shared_sums(0);
+    for (Index s = 1; s < sections_of(request_.visible); ++s) total_.add(shared_sums(s));
     finish();
   }
 
@@ -87,6 +88,10 @@ class AttentionPass {
   }
   AttentionSums sums(float* memory) const {
     return {memory, rows_, request_.out != nullptr ? row_floats_ : 0};
+  }
+  /// The worker's: 0 or 1.
+  AttentionSums own_sums(Index which) const {
+    return sums(buffers_.sums + which * AttentionSums::floats(rows_, row_floats_));
   }
   AttentionSums shared_sums(Index section) const {
     return sums(buffers_.shared.sections + section * AttentionSums::floats(rows_, row_floats_));
@@ -117,11 +122,7 @@ class AttentionPass {
         logits(at, std::min(block_, stop - at), blind, after_keys(at, start, stop));
       }
       softmax(start, stop - start, blind, weights(start, stop));
-      if (request_.out == nullptr) continue;
-      for (Index at = start; at < stop; at += block_) {
-        const float* factors = at == start ? softmax_.factors() + blind : nullptr;
-        values(at, std::min(block_, stop - at), blind, factors, after_values(at, stop));
-      }
+      if (request_.out != nullptr) values(start, stop, blind);
     }
     softmax_.finish();
   }
@@ -250,20 +251,36 @@ class AttentionPass {
     for (Index g = 0; g < group_; ++g) powers[g] = section_.power(g);
   }
 
-  /// Of the block at `start`; null `factors` leave the sums so far as they are.
-  void values(Index start, Index entries, Index blind, const float* factors, const Value* ahead) {
-    const Index index = head_.page_index(start), place = head_.in_page(start);
+  /// Of the tile [start, stop).
+  void values(Index start, Index stop, Index blind) {
+    const float* factors = softmax_.factors() + blind;
     if constexpr (Codec<Value>::scaled) {
-      make_byte_shares(head_.value_scale_page(index) + place, start, entries, blind);
-      byte_value_tile(values_at(start), ahead, dim_, entries, tile_row(blind, start), rows_ - blind,
-                      tile_, buffers_.share_units + blind, factors, section_.values(blind),
-                      row_floats_);
+      for (Index at = start; at < stop; at += block_, factors = nullptr) {
+        const Index entries = std::min(block_, stop - at);
+        make_byte_shares(head_.value_scale_page(head_.page_index(at)) + head_.in_page(at), at,
+                         entries, blind);
+        byte_value_tile(values_at(at), after_values(at, stop), dim_, entries, tile_row(blind, at),
+                        rows_ - blind, tile_, buffers_.share_units + blind, factors,
+                        section_.values(blind), row_floats_);
+      }
     } else {
-      value_tile(values_at(start), ahead, value_order_, dim_, entries, row_of(blind, start),
-                 rows_ - blind, row_stride(), buffers_.steps, factors, section_.values(blind),
-                 row_floats_);
+      ValueRun<Value> runs[std::size_t{kSection / simd::kMostLanes}];
+      Index count = 0;
+      for (Index at = start; at < stop; at += block_) {
+        const Index end = std::min(at + block_, stop);
+        const Value* ahead = after_values(at, stop);
+        for (Index i = at; i < end; i += value_order_.at_once) {
+          const Index later = i + value_order_.lead;
+          runs[count++] = {values_at(i),
+                           later < end ? values_at(later) : ahead + (later - end) * dim_,
+                           std::min(value_order_.at_once, end - i)};
+        }
+      }
+      value_tile(runs, count, dim_, row_of(blind, start), rows_ - blind, row_stride(), factors,
+                 section_.values(blind), row_floats_);
     }
-    if (index < last_page() && head_.in_page(start + block_) == 0) head_.read_on(index);
+    const Index page = head_.page_index(start);
+    if (from_memory_ && page < last_page() && head_.in_page(stop) == 0) head_.read_on(page);
   }
 
   /// Exponentials times the scales of their values, in digits, into the tile: those that are kept
@@ -366,20 +383,6 @@ template <class Head>
 void attend_join(const Head& head, const AttentionRequest& request,
                  const AttentionBuffers& buffers) {
   detail::AttentionPass<Head>(head, request, buffers).join();
-}
-
-/// Joins the attention of two disjoint sets of entries, exactly: (out_a, lse_a) becomes that of
-/// their union. Log-weights are inside lse, so compressed and exact parts mix. Both lse
-/// are finite. O(head_dim).
-TERSEKV_HD inline void merge_states(float* out_a, float& lse_a, const float* out_b, float lse_b,
-                                    Index head_dim) {
-  const float max = lse_a > lse_b ? lse_a : lse_b;
-  const float mass_a = std::exp(lse_a - max), mass_b = std::exp(lse_b - max);
-  const float total = mass_a + mass_b;
-  for (Index j = 0; j < head_dim; ++j) {
-    out_a[j] = (mass_a * out_a[j] + mass_b * out_b[j]) / total;
-  }
-  lse_a = max + std::log(total);
 }
 
 }  // namespace tersekv

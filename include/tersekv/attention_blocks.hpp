@@ -7,6 +7,7 @@
 
 #include "tersekv/config.hpp"
 #include "tersekv/simd.hpp"
+#include "tersekv/simd_spread.hpp"
 
 // The inner loops of attention: a few query rows against a page's keys or values, as many as the
 // register file holds sums for.
@@ -141,78 +142,77 @@ void key_tile(const Key* keys, const Key* ahead, Index lead, Index page_size, In
   }
 }
 
-/// Some of a block's entries, whose values are added up in several steps: they go on from what is
-/// in `sums`, [rows, stride], unless they are the first, and leave theirs there, unless the last.
-/// So results are the same bits whatever the steps.
-struct Step {
-  bool first = true, last = true;
-  float* sums = nullptr;
+/// Entries whose values lie one after the other, and what lies as far into what is read later.
+template <class Value>
+struct ValueRun {
+  const Value *values = nullptr, *ahead = nullptr;
+  Index entries = 0;
 };
 
-/// sums[r, d] = factors[r] * sums[r, d] + sum_i weights[r, i] * values[i, d] over `entries`
-/// entries, for Rows rows and Vectors * kLanes columns; null factors are 1. Of each entry, `rest`
-/// more bytes are read: where nothing is asked for ahead, so that memory is read in order, else 0.
+/// sums[r, d] = factors[r] * sums[r, d] + sum_i weights[r, i] * values[i, d] over the entries of
+/// `count` runs, for Rows rows and the Vectors * kLanes columns from `column` on; null factors are
+/// 1. What lies ahead is asked for. Of each entry, `rest` more bytes are read: where nothing is
+/// asked for, so that memory is read in order, else 0. Sums go on from what they were, entry by
+/// entry: the same bits whatever the runs.
 template <int Rows, int Vectors, bool Ahead, class Value>
-inline void value_block(const Value* values, const Value* ahead, Index head_dim, Index entries,
-                        Index rest, const float* weights, Index weight_stride, const Step& step,
-                        const float* factors, float* sums, Index sum_stride) {
-  simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}] = {};
-  const auto for_sums = [&](float* all, auto&& f) {
-    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
-      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
-        f(r, total[r][v], all + r * sum_stride + v * simd::kLanes);
+inline void value_block(const ValueRun<Value>* runs, Index count, Index column, Index head_dim,
+                        Index rest, const float* weights, Index weight_stride, const float* factors,
+                        float* sums, Index sum_stride) {
+  simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}];
+  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+    const simd::Floats factor = simd::broadcast(factors == nullptr ? 1.0f : factors[r]);
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+      total[r][v] = simd::load(sums + r * sum_stride + column + v * simd::kLanes) * factor;
+    }
+    simd::spread<Vectors, Value>(total[r]);
+  }
+  for (Index run = 0; run < count; ++run) {
+    const Value *values = runs[run].values + column, *ahead = runs[run].ahead + column;
+    const Index entries = runs[run].entries;
+    for (Index i = 0; i < entries; ++i) {
+      if constexpr (Ahead) simd::prefetch<Vectors>(ahead + i * head_dim);
+      simd::Floats row[std::size_t{Vectors}];
+      simd::load_spread<Vectors>(values + i * head_dim, row);
+      simd::touch(values + i * head_dim + Vectors * simd::kLanes, rest);
+      TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+        const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
       }
     }
-  };
-  if (!step.first) {
-    for_sums(step.sums, [](int, simd::Floats& sum, float* at) { sum = simd::load(at); });
+    weights += entries;
   }
-  for (Index i = 0; i < entries; ++i) {
-    if constexpr (Ahead) simd::prefetch<Vectors>(ahead + i * head_dim);
-    simd::Floats row[std::size_t{Vectors}];
-    simd::load_spread<Vectors>(values + i * head_dim, row);
-    simd::touch(values + i * head_dim + Vectors * simd::kLanes, rest);
-    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
-      const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
-      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
+  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+    simd::in_order<Vectors, Value>(total[r]);
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+      simd::store(sums + r * sum_stride + column + v * simd::kLanes, total[r][v]);
     }
   }
-  if (!step.last) {
-    return for_sums(step.sums, [](int, simd::Floats sum, float* at) { simd::store(at, sum); });
-  }
-  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) simd::in_order<Vectors, Value>(total[r]);
-  for_sums(sums, [&](int r, simd::Floats sum, float* at) {
-    simd::store(at, simd::load(at) * (factors == nullptr ? 1.0f : factors[r]) + sum);
-  });
 }
 
-/// The same for `num_rows` rows and all columns, in whole vectors: sums has room for them, and
-/// `steps` for kRowBlock such rows. What comes order.lead entries later is asked for: of these
-/// values, or then from `ahead` on.
+/// The same for `num_rows` rows and all columns, in whole vectors: sums has room for them.
 template <class Value>
-[[gnu::noinline]] void value_tile(const Value* values, const Value* ahead,
-                                  const ReadingOrder& order, Index head_dim, Index entries,
+[[gnu::noinline]] void value_tile(const ValueRun<Value>* runs, Index count, Index head_dim,
                                   const float* weights, Index num_rows, Index weight_stride,
-                                  float* steps, const float* factors, float* sums,
-                                  Index sum_stride) {
+                                  const float* factors, float* sums, Index sum_stride) {
   const Index vectors = padded_dim(head_dim) / simd::kLanes;
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      constexpr int most = Rows > 2 ? 4 : 8;
-      for (Index first = 0; first < entries; first += order.at_once) {
-        const Value* here = values + first * head_dim;
-        const Value* asked =
-            row_later(values, ahead, entries, head_dim, r == 0 ? first + order.lead : first);
-        for_runs<std::min(most, kSumBlock / Rows)>(vectors, [&]<int Vectors>(Index v) {
-          const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
+      constexpr int most = std::min(Rows > 2 ? 4 : 8, kSumBlock / Rows);
+      // What takes several blocks of columns is read run by run, as it is asked for.
+      const Index at_once = vectors <= most ? count : 1;
+      const float *shares = weights + r * weight_stride, *factor = factors;
+      if (factor != nullptr) factor += r;
+      for (Index run = 0; run < count; run += at_once) {
+        for_runs<most>(vectors, [&]<int Vectors>(Index v) {
+          const Index column = v * simd::kLanes, after = head_dim - column - Vectors * simd::kLanes;
           const Index rest =
               Rows < kRowsThatAsk && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
-          value_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
-              here + at, asked + at, head_dim, std::min(order.at_once, entries - first), rest,
-              weights + r * weight_stride + first, weight_stride,
-              {first == 0, first + order.at_once >= entries, steps + at},
-              factors == nullptr ? nullptr : factors + r, sums + r * sum_stride + at, sum_stride);
+          value_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(runs + run, at_once, column, head_dim,
+                                                             rest, shares, weight_stride, factor,
+                                                             sums + r * sum_stride, sum_stride);
         });
+        shares += runs[run].entries;
+        factor = nullptr;
       }
     });
   }

@@ -34,7 +34,6 @@ struct AttentionBuffers {
   float* tile = nullptr;     ///< [rows, block_entries] or [group_size, kSection]
   float* sums = nullptr;     ///< [2, AttentionSums::floats(rows, padded_dim(head_dim))]
   float* softmax = nullptr;  ///< [RunningSoftmax::floats(rows)]
-  float* steps = nullptr;    ///< [kMostRowBlock, padded_dim(head_dim)]
   float* weights = nullptr;  ///< [2, kSection]
   float* pairs = nullptr;    ///< [rows, head_dim / 2], for keys of BFloat16
   // For keys and values of one byte:

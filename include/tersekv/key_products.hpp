@@ -9,6 +9,7 @@
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
 #include "tersekv/simd.hpp"
+#include "tersekv/simd_spread.hpp"
 
 namespace tersekv {
 

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The only file, beside simd_pairs.hpp, that knows the machine's vectors: the compiler's portable
-// vector types, as wide as the flags of the including project allow (AVX-512, AVX2, or 128 bits:
-// SSE2, NEON), and the few instructions that they do not offer or that compilers do not find
-// (broadcasts, 16 bits to float). Nothing here relies on infinities, NaN or on the order of
-// additions, so `-ffast-math` changes no more than the last bits.
+// The only file, beside simd_spread.hpp and simd_pairs.hpp, that knows the machine's vectors: the
+// compiler's portable vector types, as wide as the flags of the including project allow (AVX-512,
+// AVX2, or 128 bits: SSE2, NEON), and the few instructions that they do not offer or that compilers
+// do not find (broadcasts, 16 bits to float). Nothing here relies on infinities, NaN or on the
+// order of additions, so `-ffast-math` changes no more than the last bits.
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #if defined(__AVX__)
 #include <immintrin.h>
@@ -98,18 +97,6 @@ inline Floats load(const Half* p) {
 #endif
 }
 
-/// Of each lane the lower half, moved up. By a shuffle where there is one: shifts take turns with
-/// products on some processors.
-inline Ints lower_up(Ints x) {
-#if defined(__AVX512BW__)
-  const __m512i from = _mm512_set4_epi32(0x0d0c8080, 0x09088080, 0x05048080, 0x01008080);
-  return std::bit_cast<Ints>(
-      _mm512_maskz_shuffle_epi8(~std::uint64_t{0}, std::bit_cast<__m512i>(x), from));
-#else
-  return x << 16;
-#endif
-}
-
 /// v, in a register from here on: left to itself, g++ reads from memory again with each use, and
 /// the ports that read become what a block of products waits for.
 template <class Vector>
@@ -118,46 +105,6 @@ inline Vector in_register(Vector v) {
   asm("" : "+v"(v));
 #endif
   return v;
-}
-
-/// Vectors vectors of elements from p on, in an order of its own: of two vectors of BFloat16, the
-/// first takes every other number and the second those between, which costs one operation each.
-/// `in_order` is the way back, for what was worked out from them.
-template <int Vectors, class T>
-inline void load_spread(const T* p, Floats* to) {
-  constexpr int pairs = std::is_same_v<T, BFloat16> ? Vectors / 2 : 0;
-  TERSEKV_HOST_UNROLL for (int v = 0; v < 2 * pairs; v += 2) {
-    Ints both;
-    std::memcpy(&both, p + v * kLanes, sizeof both);
-    both = in_register(both);
-    to[v] = std::bit_cast<Floats>(lower_up(both));
-    to[v + 1] = std::bit_cast<Floats>(both & static_cast<std::int32_t>(0xffff0000u));
-  }
-  TERSEKV_HOST_UNROLL for (int v = 2 * pairs; v < Vectors; ++v) {
-    to[v] = in_register(load(p + v * kLanes));
-  }
-}
-template <int Vectors, class T>
-inline void in_order(Floats* v) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    TERSEKV_HOST_UNROLL for (int i = 0; i + 2 <= Vectors; i += 2) {
-      const Floats a = v[i], b = v[i + 1];
-#define TERSEKV_TWO(lane) lane, lane + kLanes, lane + 1, lane + 1 + kLanes
-#if defined(__AVX512F__)
-      v[i] = __builtin_shufflevector(a, b, TERSEKV_TWO(0), TERSEKV_TWO(2), TERSEKV_TWO(4),
-                                     TERSEKV_TWO(6));
-      v[i + 1] = __builtin_shufflevector(a, b, TERSEKV_TWO(8), TERSEKV_TWO(10), TERSEKV_TWO(12),
-                                         TERSEKV_TWO(14));
-#elif defined(__AVX__)
-      v[i] = __builtin_shufflevector(a, b, TERSEKV_TWO(0), TERSEKV_TWO(2));
-      v[i + 1] = __builtin_shufflevector(a, b, TERSEKV_TWO(4), TERSEKV_TWO(6));
-#else
-      v[i] = __builtin_shufflevector(a, b, TERSEKV_TWO(0));
-      v[i + 1] = __builtin_shufflevector(a, b, TERSEKV_TWO(2));
-#endif
-#undef TERSEKV_TWO
-    }
-  }
 }
 
 /// Asks for `bytes` bytes from p on, which may be anywhere, to come into a cache: the first level's

@@ -65,7 +65,6 @@ struct WorkerBuffers {
     attention.tile = take(std::max(rows * block_entries(form.page_size), group * kSection));
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
     attention.softmax = take(RunningSoftmax::floats(rows));
-    attention.steps = take(kMostRowBlock * padded_dim(dim));
     attention.weights = take(2 * kSection, form.has_weights);
     attention.pairs = take(rows * dim / 2, form.has_pairs);
     attention.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
