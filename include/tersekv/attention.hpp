@@ -45,8 +45,9 @@ class AttentionPass {
         block_(block_entries(head.page_size())),
         tile_(request.tokens == 1 && request.visible < kFarEntries ? kSection : block_),
         from_memory_(request.tokens == 1 && request.visible >= kFarEntries),
-        key_order_(order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * sizeof(Key))),
-        value_order_(order(block_, dim_ * sizeof(Value))),
+        key_order_(
+            order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * Index{sizeof(Key)})),
+        value_order_(order(block_, dim_ * Index{sizeof(Value)})),
         tile_shift_(std::countr_zero(static_cast<std::uint64_t>(tile_))),
         kept_(request.attention != nullptr),
         section_(own_sums(1)),
@@ -81,10 +82,9 @@ class AttentionPass {
   }
 
  private:
-  ReadingOrder order(Index rows, std::size_t row_bytes) const {
-    const auto bytes = static_cast<Index>(row_bytes);
-    if (from_memory_) return ReadingOrder::from_memory(rows, bytes);
-    return ReadingOrder::from_caches(rows, bytes, rows_ == 1);
+  ReadingOrder order(Index rows, Index row_bytes) const {
+    if (from_memory_) return ReadingOrder::from_memory(rows, row_bytes);
+    return ReadingOrder::from_caches(rows, row_bytes, rows_ == 1);
   }
   AttentionSums sums(float* memory) const {
     return {memory, rows_, request_.out != nullptr ? row_floats_ : 0};

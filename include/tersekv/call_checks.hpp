@@ -110,9 +110,12 @@ struct CallChecks {
     this->sequence(sequence);
     for (Index h = 0; h < config.num_kv_heads; ++h) {
       const HeadState& head = state(sequence, h);
+      // After a compression the latest token alone may still be asked about.
       const Index most = std::max(head.fresh, std::min<Index>(head.length, 1));
       if (rows >= 0 && rows <= most) continue;
-      refuse(what, text("0 to ", most, ", the tokens since the last compression"), text(rows));
+      refuse(what,
+             text("0 to ", most, ", as ", head.fresh, " tokens came since the last compression"),
+             text(rows));
     }
   }
 };

@@ -65,7 +65,7 @@ void check_extents(const char* name, const TokenView<T>& view, Index tokens, Ind
                    Index head_dim) {
   const Extents got{view.tokens, view.heads, view.head_dim}, expected{tokens, heads, head_dim};
   if (got != expected || (view.data == nullptr && tokens != 0)) {
-    refuse_extents(name, expected, view.data == nullptr, got);
+    refuse_extents(name, expected, got == expected, got);
   }
   const bool moves = (tokens <= 1 || view.token_stride != 0) &&
                      (heads <= 1 || view.head_stride != 0) &&

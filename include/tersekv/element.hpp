@@ -29,7 +29,7 @@ TERSEKV_HD inline float to_float(Half x) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
   return wide;
 #else
-  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
+  const std::uint32_t sign = (x.bits & 0x8000u) << 16;
   const std::uint32_t exponent = (x.bits >> 10) & 0x1fu;
   const std::uint32_t mantissa = x.bits & 0x3ffu;
   const std::uint32_t wide = exponent == 31 ? 255 : exponent + 112;

@@ -64,6 +64,8 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   }
   template <bool whole, class T>
   TERSEKV_HD void set_stat(Index column, const SlotVector<whole>& slots, const T& x) const {
+    // A number alone would fill one lane: `element_at` reads those of several slots from an array.
+    static_assert(sizeof x == 4 * std::size_t{simd::kLanes}, "expected a vector, got a number");
     std::byte* to = View::statistic_at(column, slots.first);
     if constexpr (whole) {
       // As the type it is: the compiler then knows what it leaves as it was, as the head's

@@ -8,6 +8,7 @@
 
 #include "tersekv/config.hpp"
 #include "tersekv/executor.hpp"
+#include "tersekv/first_exception.hpp"
 #include "tersekv/task_plan.hpp"
 #include "tersekv/workspace.hpp"
 
@@ -33,7 +34,7 @@ class HeadRunner {
   template <class Whole>
   void run(Index heads, Index work, Whole&& whole) {
     if (work <= kLittleWork) return run_alone(heads, whole);
-    executor_.run(heads, [&](Index head, int worker) {
+    run_tasks(heads, [&](Index head, int worker) {
       const Spaces spaces = workspaces_.of(worker);
       whole(head, spaces);
     });
@@ -61,7 +62,7 @@ class HeadRunner {
         workspaces_.shared_head(s).expect(plan.parts);
         begin(plan.whole + s, first);
       }
-      executor_.run(plan.tasks(), [&](Index task, int worker) {
+      run_tasks(plan.tasks(), [&](Index task, int worker) {
         if (task < plan.whole) {
           const Spaces spaces = workspaces_.of(worker);
           return whole(task, spaces);
@@ -78,6 +79,14 @@ class HeadRunner {
   /// What one thread does in the microsecond or two that it takes to wake another.
   static constexpr Index kLittleWork = 2048;
 
+  /// A part of a policy that breaks its word throws; where threads run it, they go on.
+  template <class F>
+  void run_tasks(Index tasks, F&& f) {
+    FirstException exception;
+    executor_.run(tasks,
+                  [&](Index task, int worker) { exception.catch_from([&] { f(task, worker); }); });
+    exception.rethrow();
+  }
   template <class Whole>
   void run_alone(Index heads, Whole&& whole) {
     const Spaces spaces = workspaces_.of(0);

@@ -125,9 +125,8 @@ struct SlotVector {
   }
 };
 
-namespace detail {
-
-/// Element `slot` of an array over a head's slots, or those that a SlotVector means.
+/// Element `slot` of an array over a head's slots, as attention rows are, or the elements that a
+/// SlotVector means, as a vector: for bodies that take either.
 template <class T>
 TERSEKV_HD inline T element_at(const T* array, Index slot) {
   return array[slot];
@@ -138,6 +137,8 @@ TERSEKV_HD inline Floats element_at(const float* array, const SlotVector<whole>&
   std::memcpy(&v, array + slots.first, slots.live_bytes());
   return v;
 }
+
+namespace detail {
 
 /// Whether they are other slots.
 TERSEKV_HD inline bool is_not(Index slot, Index other) { return slot != other; }

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "tersekv/attention.hpp"
 #include "tersekv/chunk.hpp"
 #include "tersekv/config.hpp"
+#include "tersekv/errors.hpp"
 #include "tersekv/policy.hpp"
 #include "tersekv/view.hpp"
 #include "tersekv/workspace.hpp"
@@ -129,7 +131,10 @@ class HeadWorker {
   [[gnu::noinline]] void extend(const Chunk<T>& chunk, Index compress_every) {
     const Index tokens = chunk.k.tokens;
     const Index step = compress_every > 0 ? compress_every : tokens;
+    // What there is room for, beside a step's tokens.
+    const Index most = std::max(head_.length(), policy_.max_length(head_.shape(), head_.budget()));
     for (Index start = 0; start < tokens; start += step) {
+      if (head_.length() > most) refuse_length(head_.length(), most);
       const Index rows = std::min(step, tokens - start);
       append(chunk.k.rows(start, rows), chunk.v.rows(start, rows), chunk.token_scores.rows(start));
       const TokenView<const T> q = chunk.q.rows(start, rows);
@@ -171,6 +176,12 @@ class HeadWorker {
   }
 
  private:
+  [[noreturn]] static void refuse_length(Index length, Index most) {
+    throw std::logic_error(text("tersekv: policy: expected at most ", most,
+                                " entries after a compression, as its max_length says, got ",
+                                length));
+  }
+
   /// How many of the last `rows` rows the policy asks for. The rows may be fewer than the tokens
   /// they belong to, and more than the latest append brought.
   Index wanted_rows(Index rows) const {

@@ -72,7 +72,7 @@ struct KeyNorms {
           return detail::both(detail::is_not(i, slot), eligible(i));
         }),
         detail::OfVectors{[&](auto i) {
-          return -similarity_at_most(detail::element_at(dots, i), inverse, head.stat(column, i));
+          return -similarity_at_most(element_at(dots, i), inverse, head.stat(column, i));
         }},
         [&](auto i) { return -similarity(dots[i], own, head.stat(column, i)); });
   }

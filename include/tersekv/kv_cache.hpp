@@ -146,7 +146,7 @@ class KVCache {
   }
 
   /// Attention of the last `q.tokens` tokens of the sequence, each to the entries up to itself.
-  /// Several tokens must have been appended since the last compression.
+  /// If they are several, all of them have been appended since the last compression.
   template <Element T>
   void attend(Index sequence, std::type_identity_t<TokenView<const T>> q, TokenView<T> out,
               AttendOutputs outputs = {}) {

@@ -29,7 +29,7 @@ struct PolicyBase {
   Index registers(const Shape&) const { return 0; }
   /// Exponent of the weights in attention.
   float alpha() const { return 0.0f; }
-  /// Entries a head may hold after a compression.
+  /// Entries a head may hold after a compression: what memory is reserved for. More is an error.
   Index max_length(const Shape&, Index /*budget*/) const { return kUnlimited; }
   /// How many of the last rows of `rows` new tokens are observed.
   Index observed_rows(Index rows) const { return rows; }
@@ -118,8 +118,8 @@ TERSEKV_HD void remove_entries(Team& team, const Head& head, std::int32_t* victi
 
 /// A policy made of three parts: *who matters* (Scorer: statistics from what is observed, and a
 /// score, higher = keep), *who leaves* (Selector), and *what becomes of them* (Merger). The methods
-/// of the literature are aliases of this template (`tersekv/policies/`); other combinations are one
-/// line. What each part must be: `tersekv/policy_parts.hpp`.
+/// of the literature derive from such combinations (`tersekv/policies/`); others are one line. What
+/// each part must be: `tersekv/policy_parts.hpp`.
 template <class Scorer, class Selector, class Merger>
 class Policy {
   static_assert(ScorerPart<Scorer>,

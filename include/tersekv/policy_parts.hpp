@@ -67,7 +67,8 @@ struct ScorerBase {
   template <class Team, class Head>
   TERSEKV_HD void append(Team&, const Head&, Index /*first*/, Index /*count*/,
                          const float* /*token_scores*/) const {}
-  /// A query's row; never called where `observes` is Observes::nothing.
+  /// A query's row, `element_at(row.attention, slot)` an entry's; never called where `observes` is
+  /// Observes::nothing.
   template <class Team, class Head>
   TERSEKV_HD void observe(Team&, const Head&, const Observation&) const {}
   /// Called once before victims are chosen, for what need not be kept up to date in between.
@@ -90,7 +91,7 @@ struct SelectorBase {
   /// entries of the budget are the merger's.
   void validate(const Shape&, Index /*budget*/, Index /*set_aside*/) const {}
   TERSEKV_HD Index statistics(const Shape&) const { return 0; }
-  /// Entries a head may hold after a compression.
+  /// Entries a head may hold after a compression: what memory is reserved for. More is an error.
   Index max_length(const Shape&, Index /*budget*/) const { return kUnlimited; }
 };
 

@@ -19,6 +19,7 @@ GOOD = {
     "README.md": README,
     "examples/quickstart.cpp": SPDX + PROGRAM,
     "include/tersekv/policies/full.hpp": SPDX + "#pragma once\n",
+    "include/tersekv/tersekv.hpp": SPDX + '#pragma once\n#include "tersekv/policies/full.hpp"\n',
     "tests/checks/snippets.hpp": SPDX
     + "struct Host { int one = 1; };\n#define TERSEKV_SNIPPET_NAMES(h) auto& one = h.one;\n",
 }
@@ -51,6 +52,7 @@ check(tree, "a.md:2: a path of one machine", {"a.md": "\nsee /ho" + "me/somebody
 
 check(catalogue, None)
 check(catalogue, "no row", {"include/tersekv/policies/tova.hpp": SPDX})
+check(catalogue, "does not include policies/full.hpp", {"include/tersekv/tersekv.hpp": SPDX})
 check(catalogue, "does not exist", {"README.md": README + ROW.replace("full", "gone")})
 check(catalogue, "more than once", {"README.md": README + ROW})
 

@@ -22,7 +22,8 @@ case $way in
     ;;
   plain_include)
     mkdir "$scratch/build"
-    "$compiler" -std=c++20 -O1 -Wall -Wextra -Werror -I"$source/include" "$consumer/main.cpp" \
+    "$compiler" -std=c++20 -O1 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror \
+      -I"$source/include" "$consumer/main.cpp" \
       "$consumer/other.cpp" -o "$scratch/build/consumer"
     ;;
   *) echo "no consumer '$way'" >&2; exit 2 ;;

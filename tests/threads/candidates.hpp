@@ -40,7 +40,7 @@ struct Candidates {
   /// The same, of vectors where a team has them.
   auto vector_key() const {
     return tersekv::detail::OfVectors{[this](auto slot) {
-      auto here = tersekv::detail::element_at(keys.data(), slot);
+      auto here = tersekv::element_at(keys.data(), slot);
       if constexpr (requires { slot.live; }) {
         for (Index i = slot.live; i < tersekv::simd::kLanes; ++i) here[i] = -1e30f;
       }

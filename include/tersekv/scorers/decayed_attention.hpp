@@ -24,7 +24,7 @@ struct DecayedAttention : ScorerBase {
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     team.for_each_vector(head, row.visible, [&](auto i) {
-      head.set_stat(0, i, decay * head.stat(0, i) + detail::element_at(row.attention, i));
+      head.set_stat(0, i, decay * head.stat(0, i) + element_at(row.attention, i));
     });
   }
   template <class Head, class Slot>

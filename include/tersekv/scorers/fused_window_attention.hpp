@@ -60,7 +60,7 @@ struct FusedWindowAttention : ScorerBase {
     }
     team.for_each_vector(head, row.visible, [&](auto i) {
       head.ask_for_stat(kRows + at, i);
-      const auto attention = detail::element_at(row.attention, i);
+      const auto attention = element_at(row.attention, i);
       head.set_stat(kRows + at, i, attention);
       head.set_stat(kBlock, i, fuse(head.stat(kBlock, i), attention));
     });

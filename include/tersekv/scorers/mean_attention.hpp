@@ -14,7 +14,7 @@ struct MeanAttention : ScorerBase {
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     team.for_each_vector(head, row.visible, [&](auto i) {
-      head.set_stat(0, i, head.stat(0, i) + detail::element_at(row.attention, i));
+      head.set_stat(0, i, head.stat(0, i) + element_at(row.attention, i));
       head.set_stat(1, i, head.int_stat(1, i) + 1);
     });
   }

@@ -49,7 +49,7 @@ struct PredictedMass : ScorerBase {
       const auto queries = head.int_stat(group, slot);
       for (Index g = 0; g < group; ++g) {
         const float* logits = row.logits + g * row.logit_stride;
-        const auto now = log_gain + detail::element_at(logits, slot);
+        const auto now = log_gain + element_at(logits, slot);
         const auto both = detail::log_add(log_decay + head.stat(g, slot), now);
         head.set_stat(g, slot, detail::choose(queries == 0, now, both));
       }

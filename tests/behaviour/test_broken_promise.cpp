@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Policies of others that break their word: what they do to memory is bounded all the same.
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <tersekv/tersekv.hpp>
+#include <thread>
+#include <vector>
+
+#include "refusal.hpp"
+
+namespace {
+
+using tersekv::Index;
+
+/// Promises to keep to its budget, and forgets it after `diligence` steps.
+struct Forgetful : tersekv::PolicyBase {
+  static constexpr bool needs_budget = true;
+  Index diligence = 0;
+  Index max_length(const tersekv::Shape&, Index budget) const { return budget; }
+  template <class Team, class Head>
+  void compress(Team& team, const Head& head) const {
+    if (head.tokens_seen() > diligence || head.length() <= head.budget()) return;
+    std::int32_t* victims = head.scratch().slots;
+    victims[0] = 0;
+    tersekv::remove_entries(team, head, victims, 1);
+  }
+};
+
+/// A thread of its own for every task.
+struct ThreadPerTask {
+  int workers() const { return 4; }
+  template <class F>
+  void run(Index n, F&& f) const {
+    std::vector<std::thread> threads;
+    for (Index task = 0; task < n; ++task)
+      threads.emplace_back([&f, task] { f(task, static_cast<int>(task)); });
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+template <class Executor>
+void check_broken_promise(Index diligence) {
+  constexpr Index kHeads = 4, kDim = 8, kTokens = 1000;
+  Forgetful policy;
+  policy.diligence = diligence;
+  tersekv::KVCache<Forgetful, float, float, Executor> cache(
+      {.num_q_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kDim, .budget = 100}, policy,
+      Executor{});
+  const std::vector<float> rows(static_cast<std::size_t>(kTokens * kHeads * kDim), 0.5f);
+  std::vector<float> out(rows.size());
+  const auto given = tersekv::nhd_view(rows.data(), kTokens, kHeads, kDim);
+  const auto extend = [&] {
+    cache.extend(tersekv::Chunk<float>{.q = given,
+                                       .k = given,
+                                       .v = given,
+                                       .out = tersekv::nhd_view(out.data(), kTokens, kHeads, kDim)},
+                 {.compress_every = 1});
+  };
+  if (diligence >= kTokens) {
+    CHECK_NOTHROW(extend());
+    return;
+  }
+  CHECK(support::refused_with<std::logic_error>(extend, {"at most 100", "max_length", "101"}));
+  // What came until then is there, and the cache can be used.
+  CHECK(cache.length(0, kHeads - 1) <= 101);
+  cache.clear();
+  cache.append(0, given.rows(0, 7), given.rows(0, 7));
+  CHECK(cache.length(0, 0) == 7);
+}
+
+}  // namespace
+
+TEST_CASE("a policy that holds more than it said is told, and writes nowhere else") {
+  for (const Index diligence : {0, 500, 1000}) {
+    INFO("until token " << diligence);
+    check_broken_promise<tersekv::SerialExecutor>(diligence);
+    check_broken_promise<ThreadPerTask>(diligence);
+#if defined(_OPENMP)
+    check_broken_promise<tersekv::OpenMPExecutor>(diligence);
+#endif
+  }
+}
