@@ -23,16 +23,15 @@ struct KeptExponentials {
   }
 };
 
-/// out[i] = max or sum over Rows rows, and over what is there if `more`, divided by `divisor`, for
-/// `entries` entries in whole vectors: the last ones into `tail`, where they fill none.
+/// out[i] = max or sum over Rows rows, and over what is there if `more`, but no less than `least`,
+/// divided by `divisor`, for `entries` entries in whole vectors: the last ones into `tail`, where
+/// they fill none.
 template <int Rows, bool highest>
-inline void join_rows(const KeptExponentials& kept, Index entries, bool more, float divisor,
-                      float* out, float* tail) {
-  const simd::Floats least = simd::broadcast(0x1p-122f);  // all that is lower is equal
-  simd::Floats powers[std::size_t{Rows}], inverses[std::size_t{Rows}];
+inline void join_rows(const KeptExponentials& kept, Index entries, bool more, float least,
+                      float divisor, float* out, float* tail) {
+  simd::Floats units[std::size_t{Rows}];
   TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
-    powers[r] = simd::broadcast(kept.powers[r]);
-    inverses[r] = simd::broadcast(kept.inverses[r]);
+    units[r] = simd::broadcast(kept.powers[r] * kept.inverses[r]);
   }
   const Index whole = entries / simd::kLanes * simd::kLanes;
   // One loop for the tail, too: -ffast-math may round otherwise in every copy of a body.
@@ -40,10 +39,10 @@ inline void join_rows(const KeptExponentials& kept, Index entries, bool more, fl
     float* to = i < whole ? out + i : tail;
     simd::Floats all = more ? simd::load(to) : simd::Floats{};
     TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
-      const simd::Floats e = simd::load(kept.data + r * kept.stride + i) * powers[r];
-      const simd::Floats share = simd::max(e, least) * inverses[r];
+      const simd::Floats share = simd::load(kept.data + r * kept.stride + i) * units[r];
       all = highest ? simd::max(all, share) : all + share;
     }
+    all = simd::max(all, simd::broadcast(least));
     simd::store(to, divisor == 1.0f ? all : all / divisor);
   }
 }
@@ -54,14 +53,22 @@ inline void entry_attention(const KeptExponentials& kept, Index rows, GroupReduc
   const Index whole = entries / simd::kLanes * simd::kLanes;
   const std::size_t left = static_cast<std::size_t>(entries - whole) * sizeof(float);
   float tail[std::size_t{simd::kLanes}] = {};  // there is room for `entries` alone
+  const bool highest = reduce == GroupReduce::max;
+  float least = 0;  // all that is lower is equal
+  for (Index r = 0; r < rows; ++r) {
+    const float share = 0x1p-122f * kept.inverses[r];
+    least = highest ? std::max(least, share) : least + share;
+  }
   for (Index r = 0; r < rows; r += kRowBlock) {
     const bool last = r + kRowBlock >= rows;
     const float divisor = last && reduce == GroupReduce::mean ? static_cast<float>(rows) : 1.0f;
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, rows - r), [&]<int Rows>() {
-      if (reduce == GroupReduce::max) {
-        join_rows<Rows, true>(kept.from(r), entries, r > 0, divisor, out, tail);
+      if (highest) {
+        join_rows<Rows, true>(kept.from(r), entries, r > 0, last ? least : 0.0f, divisor, out,
+                              tail);
       } else {
-        join_rows<Rows, false>(kept.from(r), entries, r > 0, divisor, out, tail);
+        join_rows<Rows, false>(kept.from(r), entries, r > 0, last ? least : 0.0f, divisor, out,
+                               tail);
       }
     });
   }
