@@ -60,3 +60,32 @@ TEST_CASE("equal entries get equal attention to the bit, wherever they lie") {
     }
   }
 }
+
+TEST_CASE("attention far below the highest is equal, whatever the logits") {
+  // In a page of their own, relative to whose highest they differ by powers of two.
+  const Index n = 2304, low = 64;
+  for (const auto reduce : {tersekv::GroupReduce::sum, tersekv::GroupReduce::max}) {
+    for (const Index group : {1, 3, 6}) {
+      CAPTURE(group, static_cast<int>(reduce));
+      tersekv::KVCache<tersekv::Full> cache({.num_q_heads = group,
+                                             .num_kv_heads = 1,
+                                             .head_dim = 1,
+                                             .scale = 1.0f,
+                                             .group_reduce = reduce});
+      std::vector<float> keys(static_cast<std::size_t>(n));
+      for (Index i = 0; i < low; ++i) {
+        keys[static_cast<std::size_t>(i)] = -200.0f - static_cast<float>(i % 7);
+      }
+      cache.append(0, tersekv::nhd_view(keys.data(), n, 1, 1),
+                   tersekv::nhd_view(keys.data(), n, 1, 1));
+      const std::vector<float> q(static_cast<std::size_t>(group), 1.0f);
+      std::vector<float> out(q.size()), attention(keys.size());
+      cache.attend(0, tersekv::nhd_view(q.data(), 1, group, 1),
+                   tersekv::nhd_view(out.data(), 1, group, 1),
+                   {.rows = {attention.data(), 1, n, n}});
+      CHECK(std::count(attention.begin(), attention.begin() + low, attention.front()) == low);
+      CHECK(attention.front() < 1e-36f);
+      CHECK(attention.back() > 1e-4f);
+    }
+  }
+}

@@ -197,7 +197,10 @@ inline bool overlap(const Footprint& a, const Footprint& b) {
     return false;
   }
   const Index stride = a.strides[0], apart = b.address - a.address;
-  if (stride <= 0 || b.strides[0] != stride || apart % a.element_bytes != 0) return true;
+  if (stride <= 0 || b.strides[0] != stride || b.element_bytes != a.element_bytes ||
+      apart % a.element_bytes != 0) {
+    return true;
+  }
   const auto [a_first, a_last] = a.range(1);
   const auto [b_first, b_last] = b.range(1);
   Index gap = (apart / a.element_bytes + b_first - a_first) % stride;
@@ -210,7 +213,8 @@ inline bool overlap(const Footprint& a, const Footprint& b) {
 inline bool overlaps_itself(const Footprint& view) {
   std::array<std::pair<Index, Index>, 3> axes;
   for (std::size_t axis = 0; axis < 3; ++axis) {
-    axes[axis] = {std::abs(view.strides[axis]), view.extents[axis]};
+    // The stride of one index may be any number.
+    axes[axis] = {view.extents[axis] > 1 ? std::abs(view.strides[axis]) : 0, view.extents[axis]};
   }
   if (axes[1] < axes[0]) std::swap(axes[0], axes[1]);
   if (axes[2] < axes[1]) std::swap(axes[1], axes[2]);
@@ -262,6 +266,17 @@ inline Footprint lse_footprint(float* lse, Index tokens, Index q_heads) {
   return TokenView<float>{lse, lse == nullptr ? 0 : tokens, q_heads, 1, q_heads, 1, 1};
 }
 
+/// Scores of tokens as a view; without any, one of nothing.
+inline TokenView<const float> scores_view(const ScoreView& scores, Index tokens, Index kv_heads) {
+  return {scores.data,
+          scores.data == nullptr ? 0 : tokens,
+          kv_heads,
+          1,
+          scores.token_stride,
+          scores.head_stride,
+          1};
+}
+
 /// Chunks of one batch run at the same time: neither may write what the other reads or writes.
 template <class T>
 void check_apart(const Chunk<T>& a, const Chunk<T>& b) {
@@ -270,7 +285,8 @@ void check_apart(const Chunk<T>& a, const Chunk<T>& b) {
   };
   const auto touches = [&](const Footprint& written, const Chunk<T>& other) {
     return overlap(written, other.out) || overlap(written, other.q) || overlap(written, other.k) ||
-           overlap(written, other.v) || overlap(written, lse_of(other));
+           overlap(written, other.v) || overlap(written, lse_of(other)) ||
+           overlap(written, scores_view(other.token_scores, other.k.tokens, other.k.heads));
   };
   if (touches(a.out, b) || touches(b.out, a) || touches(lse_of(a), b) || touches(lse_of(b), a)) {
     refuse("chunks", "an out and lse apart from the views of all others", "one that overlaps");

@@ -75,11 +75,11 @@ struct Counts {
   Index merges = 0;     ///< left, content folded into another entry
 };
 
-/// Bytes held, exactly; `total()` is the sum.
+/// Bytes that a cache has from its memory resource, exactly; `total()` is the sum.
 struct MemoryUsage {
   Index keys = 0, values = 0, weights = 0, positions = 0, statistics = 0;  ///< of live entries
   Index slack = 0;        ///< unused slots and padding of held pages, idle pages of an own pool
-  Index bookkeeping = 0;  ///< page tables, head states, budgets
+  Index bookkeeping = 0;  ///< page tables, head states and registers
   Index workspace = 0;    ///< scratch of the workers, and of heads that several may share
   Index total() const {
     return keys + values + weights + positions + statistics + slack + bookkeeping + workspace;

@@ -119,6 +119,14 @@ template <class T>
 concept StoredElement = requires {
   Codec<T>::max_magnitude;
 };
+/// A number of an output, which rounding may have taken a little beyond what T holds: then the
+/// largest of T.
+template <class T>
+TERSEKV_HD T to_output(float x) {
+  constexpr float most = Codec<T>::max_magnitude;
+  return from_float<T>(x > most ? most : (x < -most ? -most : x));
+}
+
 /// What q, k, v and out may be made of: numbers by themselves. What a device stores.
 template <class T>
 concept Element = StoredElement<T> && !Codec<T>::scaled;

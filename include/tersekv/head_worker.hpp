@@ -294,7 +294,7 @@ class HeadWorker {
     for (Index row = 0; row < request.tokens * group; ++row) {
       const Index r = first + row / group, q_head = kv_head_ * group + row % group;
       out.for_each_element(r, q_head,
-                           [&](T& x, Index j) { x = from_float<T>(request.out[row * dim + j]); });
+                           [&](T& x, Index j) { x = to_output<T>(request.out[row * dim + j]); });
       if (lse != nullptr) lse[r * out.heads + q_head] = request.lse[row];
     }
   }

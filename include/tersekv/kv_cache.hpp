@@ -264,7 +264,8 @@ class KVCache {
     return result;
   }
 
-  /// Every byte held: all that was allocated, pages of a shared pool as far as this cache has them.
+  /// Every byte held: all that came from the memory resource, pages of a shared pool as far as this
+  /// cache has them. (Beside it there is the cache object, with its copy of the config.)
   /// Caches that share a pool hold, together, the sum of their bytes() and the pool's idle_bytes().
   MemoryUsage memory() const {
     MemoryUsage usage = store_.memory();

@@ -132,19 +132,23 @@ TEST_CASE("hostile: views of other extents, and null pointers, are refused") {
 }
 
 TEST_CASE("hostile: the stride between the tokens of one token may be any number") {
-  const auto one_token = [](Chunk<float> chunk) {
+  const auto one_token = [](Chunk<float> chunk, Index stride) {
     for (auto* view : {&chunk.q, &chunk.k, &chunk.v}) {
       *view = view->rows(0, 1);
-      view->token_stride = std::numeric_limits<Index>::max();
+      view->token_stride = stride;
     }
     chunk.out = chunk.out.rows(0, 1);
-    chunk.out.token_stride = std::numeric_limits<Index>::max();
+    chunk.out.token_stride = stride;
     return chunk;
   };
   Trial trial(h2o());
-  trial.chunk = one_token(trial.chunk);
-  trial.cache.extend(trial.chunk);
-  CHECK(trial.cache.tokens_seen(0) == 31);
+  Index seen = 30;
+  for (const Index stride :
+       {std::numeric_limits<Index>::min(), Index{0}, std::numeric_limits<Index>::max()}) {
+    trial.chunk = one_token(trial.chunk, stride);
+    trial.cache.extend(trial.chunk);
+    CHECK(trial.cache.tokens_seen(0) == ++seen);
+  }
 
   const Chunk<float> apart = trial.chunk;
   for (const Index shift : {0, 3, -3}) {

@@ -243,7 +243,7 @@ struct AttentionWork {
       args.part_out[part(args, r, split) * args.heads.layout.head_dim + j] = total;
     } else if (args.out.data != nullptr) {
       using T = std::remove_const_t<std::remove_reference_t<decltype(args.out(0, 0, 0))>>;
-      args.out(view_row(args, r), q_head(r), j) = from_float<T>(sum > 0.0f ? total / sum : 0.0f);
+      args.out(view_row(args, r), q_head(r), j) = to_output<T>(sum > 0.0f ? total / sum : 0.0f);
     }
   }
   TERSEKV_HD void write_normaliser(const Args& args, Index r, int split, float max,

@@ -105,7 +105,7 @@ struct StepBody {
       const Index view_row = sequence * attention.rows + attention.first_row + row / group;
       const Index q_head = kv_head * group + row % group;
       if (attention.out.data != nullptr) {
-        attention.out(view_row, q_head, j) = from_float<T>(sum > 0.0f ? total / sum : 0.0f);
+        attention.out(view_row, q_head, j) = to_output<T>(sum > 0.0f ? total / sum : 0.0f);
       }
       if (j != 0) return;
       const float lse = max + std::log(sum > 0.0f ? sum : 1.0f);

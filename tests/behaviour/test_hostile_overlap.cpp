@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Outputs that lie over something that is still to be read, where that is not easily seen.
+
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <cstddef>
+#include <tersekv/tersekv.hpp>
+#include <vector>
+
+#include "refusal.hpp"
+
+using support::refused;
+using tersekv::from_float;
+using tersekv::Half;
+using tersekv::Index;
+using tersekv::nhd_view;
+
+TEST_CASE("hostile: rows of floats over halves with strides of the same number are refused") {
+  constexpr Index kDim = 40, kStride = 64, kRows = 3;
+  tersekv::KVCache<tersekv::Full> cache({.num_q_heads = 1, .num_kv_heads = 1, .head_dim = kDim});
+  const std::vector<Half> rows(5 * kDim, from_float<Half>(0.5f));
+  cache.append(0, nhd_view(rows.data(), 5, 1, kDim), nhd_view(rows.data(), 5, 1, kDim));
+  alignas(64) std::array<std::byte, 4 * kRows * kStride> memory{};
+  // The second row of attention, from byte 256 on, is the end of the second row of q.
+  auto* q = reinterpret_cast<Half*>(memory.data() + 64);
+  auto* attention = reinterpret_cast<float*>(memory.data());
+  std::vector<Half> out(kRows * kDim);
+  CHECK(refused(
+      [&] {
+        cache.attend<Half>(0, {q, kRows, 1, kDim, kStride, kDim, 1},
+                           nhd_view(out.data(), kRows, 1, kDim),
+                           {.rows = {attention, kRows, kStride, kStride}});
+      },
+      {"rows", "overlaps"}));
+}
+
+TEST_CASE("hostile: outputs over the scores of tokens are refused") {
+  constexpr Index kTokens = 6, kDim = 4;
+  tersekv::KVCache<tersekv::KVzap> cache(
+      {.num_sequences = 2, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = kDim});
+  std::vector<float> rows(kTokens * kDim, 1), out(2 * rows.size()), scores(2 * kTokens, -1);
+  const auto given = nhd_view<const float>(rows.data(), kTokens, 1, kDim);
+  const auto chunk = [&](Index sequence, float* to, const float* with, float* lse) {
+    return tersekv::Chunk<float>{.sequence = sequence,
+                                 .q = given,
+                                 .k = given,
+                                 .v = given,
+                                 .out = nhd_view(to, kTokens, 1, kDim),
+                                 .token_scores = {with, 1, 1},
+                                 .lse = lse};
+  };
+  const auto extend = [&](std::vector<tersekv::Chunk<float>> chunks) {
+    return [&cache, chunks] { cache.extend(chunks); };
+  };
+  CHECK(refused(extend({chunk(0, out.data(), scores.data(), scores.data() + 2)}),
+                {"lse", "overlaps"}));
+  CHECK(refused(extend({chunk(0, out.data(), out.data() + 1, nullptr)}), {"out", "overlaps"}));
+  CHECK(refused(extend({chunk(0, out.data(), scores.data(), nullptr),
+                        chunk(1, out.data() + rows.size(), out.data(), nullptr)}),
+                {"chunks", "overlaps"}));
+  CHECK(cache.tokens_seen(0) == 0);
+  CHECK_NOTHROW(extend({chunk(0, out.data(), scores.data(), scores.data() + kTokens)})());
+}
+
+TEST_CASE("what rounds beyond the largest half is the largest half as an output") {
+  const float most = 65504;
+  const auto out_of = [](auto cache, const std::vector<float>& keys, float value) {
+    const auto count = static_cast<Index>(keys.size());
+    std::vector<Half> k, v(keys.size(), from_float<Half>(value));
+    for (const float x : keys) k.push_back(from_float<Half>(x));
+    cache.append(0, nhd_view(k.data(), count, 1, 1), nhd_view(v.data(), count, 1, 1));
+    Half q = from_float<Half>(1), out;
+    cache.template attend<Half>(0, nhd_view<const Half>(&q, 1, 1, 1), nhd_view(&out, 1, 1, 1));
+    return tersekv::to_float(out);
+  };
+  const tersekv::CacheConfig config{
+      .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 1, .scale = 1.0f};
+  using tersekv::BFloat16, tersekv::Full, tersekv::Int8;
+  for (const float sign : {1.0f, -1.0f}) {
+    CHECK(out_of(tersekv::KVCache<Full, BFloat16, BFloat16>(config), {1}, sign * most) ==
+          sign * most);                 // 65536 as a BFloat16
+    std::vector<float> keys(64, 0.0f);  // small shares, each rounded up
+    keys[0] = 11.65f;
+    CHECK(out_of(tersekv::KVCache<Full, float, Int8>(config), keys, sign * most) == sign * most);
+    CHECK(out_of(tersekv::KVCache<Full>(config), keys, sign * 1000) == sign * 1000);
+  }
+}
