@@ -19,7 +19,7 @@ namespace tersekv {
 ///   template <class F> void run(Index n, F&& f) const;  // f(task, worker), task in [0, n)
 ///
 /// where no two tasks run at once with the same worker number, all are done when `run` returns, and
-/// `run` does not throw of its own. A task is a head, or a part of a long one where heads do not go
+/// neither `run` nor a task throws. A task is a head, or a part of a long one where heads do not go
 /// round among the workers. Give the same task to the same worker every time, as far as that is
 /// free: what it knows of the head is in its caches. A cache holds a copy of its executor, and
 /// `clone` makes another, so a pool of threads comes as a handle to it. Tasks are of unlike
