@@ -270,10 +270,10 @@ class AttentionPass {
         const Index end = std::min(at + block_, stop);
         const Value* ahead = after_values(at, stop);
         for (Index i = at; i < end; i += value_order_.at_once) {
-          const Index later = i + value_order_.lead;
-          runs[count++] = {values_at(i),
-                           later < end ? values_at(later) : ahead + (later - end) * dim_,
-                           std::min(value_order_.at_once, end - i)};
+          runs[count++] = {
+              values_at(i),
+              row_later(values_at(at), ahead, end - at, dim_, i - at + value_order_.lead),
+              std::min(value_order_.at_once, end - i)};
         }
       }
       value_tile(runs, count, dim_, row_of(blind, start), rows_ - blind, row_stride(), factors,

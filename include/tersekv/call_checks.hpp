@@ -101,11 +101,7 @@ struct CallChecks {
     check_extents("out", chunk.out, tokens, config.num_q_heads, config.head_dim);
     check_values("q", chunk.sequence, chunk.q, kMaxMagnitude);
     if (tokens == 0) return;
-    const Footprint scores = scores_view(chunk.token_scores, tokens, config.num_kv_heads);
-    check_output(chunk.q, chunk.k, chunk.v, chunk.out);
-    check_beside("out", chunk.out, scores);
-    check_beside("lse", lse_footprint(chunk.lse, tokens, config.num_q_heads), chunk.q, chunk.k,
-                 chunk.v, chunk.out, scores);
+    check_written(chunk, config.num_q_heads, config.num_kv_heads);
   }
   /// `what`: rows of attention, or queries.
   void rows(const char* what, Index sequence, Index rows) const {

@@ -277,6 +277,17 @@ inline TokenView<const float> scores_view(const ScoreView& scores, Index tokens,
           1};
 }
 
+/// What a chunk, or a device's batch, writes: apart from what it reads.
+template <class Given>
+void check_written(const Given& given, Index q_heads, Index kv_heads) {
+  const Index tokens = given.k.tokens;
+  const Footprint scores = scores_view(given.token_scores, tokens, kv_heads);
+  check_output(given.q, given.k, given.v, given.out);
+  check_beside("out", given.out, scores);
+  check_beside("lse", lse_footprint(given.lse, tokens, q_heads), given.q, given.k, given.v,
+               given.out, scores);
+}
+
 /// Chunks of one batch run at the same time: neither may write what the other reads or writes.
 template <class T>
 void check_apart(const Chunk<T>& a, const Chunk<T>& b) {

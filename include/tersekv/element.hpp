@@ -119,12 +119,16 @@ template <class T>
 concept StoredElement = requires {
   Codec<T>::max_magnitude;
 };
-/// A number of an output, which rounding may have taken a little beyond what T holds: then the
-/// largest of T.
+/// A number that was computed, as T can hold it: what is beyond becomes the largest.
+template <class T>
+TERSEKV_HD float within(float x) {
+  constexpr float most = Codec<T>::max_magnitude;
+  return x > most ? most : (x < -most ? -most : x);
+}
+/// The same as T, for an output, which rounding may have taken a little beyond.
 template <class T>
 TERSEKV_HD T to_output(float x) {
-  constexpr float most = Codec<T>::max_magnitude;
-  return from_float<T>(x > most ? most : (x < -most ? -most : x));
+  return from_float<T>(within<T>(x));
 }
 
 /// What q, k, v and out may be made of: numbers by themselves. What a device stores.

@@ -129,10 +129,7 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
 #pragma nv_diagnostic pop
 #endif
   /// A number that was computed, as a key can hold it: what is beyond becomes the largest.
-  TERSEKV_HD static float within_key(float x) {
-    constexpr float most = Codec<KeyCodec>::max_magnitude;
-    return x > most ? most : (x < -most ? -most : x);
-  }
+  TERSEKV_HD static float within_key(float x) { return within<KeyCodec>(x); }
 
   /// Everything of entry `from` into slot `to`, whose content is lost. O(head_dim).
   TERSEKV_HD void copy_entry(Index from, Index to) const {

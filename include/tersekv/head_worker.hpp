@@ -14,6 +14,13 @@
 
 namespace tersekv::detail {
 
+/// Entries that a head holds at most between the steps of a call, from `state` on: what there is
+/// room for beside a step's tokens.
+template <class PolicyType>
+Index most_between_steps(const PolicyType& policy, const Shape& shape, const HeadState& state) {
+  return std::max(state.length, policy.max_length(shape, state.budget));
+}
+
 /// One worker's work on one KV head: the verbs of a cache, after all checks, with pages and scratch
 /// at hand; where several workers share a head, each does some part of a verb, and the last of them
 /// the rest. Verbs, and what several of them do with floats, are never inlined: -ffast-math may
@@ -131,8 +138,7 @@ class HeadWorker {
   [[gnu::noinline]] void extend(const Chunk<T>& chunk, Index compress_every) {
     const Index tokens = chunk.k.tokens;
     const Index step = compress_every > 0 ? compress_every : tokens;
-    // What there is room for, beside a step's tokens.
-    const Index most = std::max(head_.length(), policy_.max_length(head_.shape(), head_.budget()));
+    const Index most = most_between_steps(policy_, head_.shape(), head_.state());
     for (Index start = 0; start < tokens; start += step) {
       if (head_.length() > most) refuse_length(head_.length(), most);
       const Index rows = std::min(step, tokens - start);

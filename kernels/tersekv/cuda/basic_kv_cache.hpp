@@ -302,12 +302,7 @@ class BasicKVCache {
     detail::check_extents("q", b.q, b.k.tokens, config_.num_q_heads, config_.head_dim);
     detail::check_extents("out", b.out, b.k.tokens, config_.num_q_heads, config_.head_dim);
     if (rows == 0) return rows;
-    const detail::Footprint scores =
-        detail::scores_view(b.token_scores, b.k.tokens, config_.num_kv_heads);
-    detail::check_output(b.q, b.k, b.v, b.out);
-    detail::check_beside("out", b.out, scores);
-    detail::check_beside("lse", detail::lse_footprint(b.lse, b.k.tokens, config_.num_q_heads), b.q,
-                         b.k, b.v, b.out, scores);
+    detail::check_written(b, config_.num_q_heads, config_.num_kv_heads);
     return rows;
   }
   void check_rows(const char* what, Index sequence, Index rows) const {
