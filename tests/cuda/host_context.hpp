@@ -168,6 +168,10 @@ class Context {
   std::int32_t fetch_add(std::int32_t* p, std::int32_t x) const {
     return __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
   }
+  std::int32_t compare_exchange(std::int32_t* p, std::int32_t expected, std::int32_t x) const {
+    __atomic_compare_exchange_n(p, &expected, x, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+  }
   bool arrive_last(std::int32_t* count, int blocks) const {
     barrier();
     if (thread_ == 0) {

@@ -2,6 +2,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "cuda/device_tokens.hpp"
@@ -27,6 +31,22 @@ CacheConfig config(Index sequences, Index budget) {
           .head_dim = 16,
           .budget = budget};
 }
+
+/// A context of a head to which another one comes right after its first atomic operation.
+struct Interrupted {
+  std::function<void()>& other;
+  std::int32_t fetch_add(std::int32_t* p, std::int32_t x) const {
+    const std::int32_t before = *p;
+    *p += x;
+    if (auto come = std::exchange(other, nullptr)) come();
+    return before;
+  }
+  std::int32_t compare_exchange(std::int32_t* p, std::int32_t expected, std::int32_t x) const {
+    const std::int32_t before = *p;
+    if (before == expected) *p = x;
+    return before;
+  }
+};
 
 template <class T, class Policy>
 void check_step(const Policy& policy, int wanted_launches) {
@@ -148,4 +168,25 @@ TEST_CASE("plan: splits fill the device, and no more") {
   CHECK(choose_team(8, 131072, 132, 8) == 8);
   CHECK(choose_team(64, 131072, 132, 8) == 2);
   CHECK(choose_team(512, 131072, 132, 8) == 1);
+}
+
+TEST_CASE("device: a head for which there are too few pages takes none from another") {
+  std::byte pages[3];
+  std::byte* list[] = {pages, pages + 1, pages + 2};
+  for (const std::int32_t wanted : {5, 2, 1}) {
+    CAPTURE(wanted);
+    std::int32_t idle = 3;
+    const tersekv::cuda::FreePages free{list, &idle};
+    std::byte* mine[5] = {};
+    std::byte* theirs[2] = {};
+    bool got_theirs = false;
+    std::function<void()> none,
+        other = [&] { got_theirs = free.take(Interrupted{none}, 2, theirs); };
+    const bool got_mine = free.take(Interrupted{other}, wanted, mine);
+    CHECK(got_theirs);
+    CHECK((theirs[0] == pages + 1 && theirs[1] == pages + 2));
+    CHECK(got_mine == (wanted == 1));
+    CHECK(mine[0] == (got_mine ? pages : nullptr));
+    CHECK(idle == (got_mine ? 0 : 1));
+  }
 }

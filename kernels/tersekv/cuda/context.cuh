@@ -110,6 +110,10 @@ class DeviceContext {
   __device__ std::int32_t fetch_add(std::int32_t* p, std::int32_t x) const {
     return atomicAdd(p, x);
   }
+  __device__ std::int32_t compare_exchange(std::int32_t* p, std::int32_t expected,
+                                           std::int32_t x) const {
+    return atomicCAS(p, expected, x);
+  }
   __device__ bool arrive_last(std::int32_t* count, int blocks) const {
     __shared__ bool last;
     __syncthreads();
@@ -180,6 +184,9 @@ class DeviceContext {
   }
   TERSEKV_HD float exp(float x) const { return x; }
   TERSEKV_HD std::int32_t fetch_add(std::int32_t*, std::int32_t) const { return 0; }
+  TERSEKV_HD std::int32_t compare_exchange(std::int32_t*, std::int32_t, std::int32_t) const {
+    return 0;
+  }
   TERSEKV_HD bool arrive_last(std::int32_t*, int) const { return false; }
   TERSEKV_HD int team_blocks() const { return team_; }
   TERSEKV_HD int team_rank() const { return 0; }

@@ -65,7 +65,8 @@ struct Grid {
 ///   the warp as in PTX's mma.m16n8k16
 /// - `pack<E>(low, high)`: two floats to 16-bit E in one word
 /// - `exp(x)` for x <= 0
-/// - `fetch_add(p, x)`: atomic, on global memory, no order implied
+/// - `fetch_add(p, x)`, `compare_exchange(p, expected, x)`: atomic, on global memory, no order
+///   implied; both give what was there, the second writes x where that is as expected
 /// - `arrive_last(p, n)`: whether this block is the last of n to come here; it then sees what the
 ///   others wrote. The count at p, in global memory, is zero before and after. A barrier.
 /// - `team_blocks()`, `team_rank()`, `team_barrier()`: blocks that work together (a cluster where
@@ -90,6 +91,7 @@ concept Context = requires(const C& c, float x, std::uint32_t (&a)[4], std::uint
   { c.template pack<BFloat16>(x, x) } -> std::same_as<std::uint32_t>;
   { c.exp(x) } -> std::same_as<float>;
   { c.fetch_add(count, 1) } -> std::same_as<std::int32_t>;
+  { c.compare_exchange(count, 1, 2) } -> std::same_as<std::int32_t>;
   { c.arrive_last(count, 2) } -> std::same_as<bool>;
   { c.team_blocks() } -> std::convertible_to<int>;
   c.team_barrier();

@@ -23,13 +23,16 @@ struct FreePages {
   /// All of `wanted` pages or none; false where there are not enough. By one thread.
   template <class Context>
   TERSEKV_HD bool take(const Context& context, std::int32_t wanted, std::byte** to) const {
-    const std::int32_t first = context.fetch_add(count, -wanted) - wanted;
-    if (first < 0) {
-      context.fetch_add(count, wanted);
-      return false;
+    std::int32_t idle = context.fetch_add(count, 0);
+    while (idle >= wanted) {
+      const std::int32_t before = context.compare_exchange(count, idle, idle - wanted);
+      if (before == idle) {
+        for (std::int32_t i = 0; i < wanted; ++i) to[i] = list[idle - wanted + i];
+        return true;
+      }
+      idle = before;  // another head was faster
     }
-    for (std::int32_t i = 0; i < wanted; ++i) to[i] = list[first + i];
-    return true;
+    return false;
   }
   template <class Context>
   TERSEKV_HD void give(const Context& context, std::int32_t pages, std::byte** from) const {
