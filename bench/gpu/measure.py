@@ -91,8 +91,8 @@ def run(bench, work, seconds, report):
             report["left_out"].append({"section": section, "case": name, "reason": "no time"})
             continue
         start = time.monotonic()
-        bench.free_bytes()  # what PyTorch keeps of the case before is free again
         try:
+            bench.free_bytes()  # what PyTorch keeps of the case before is free again
             report[section].append(measure(bench))
             verdict = "ok"
         except (MemoryError, bench.torch.OutOfMemoryError) as error:

@@ -119,14 +119,22 @@ built() {
   echo "${found:-$build/$1}"
 }
 
-stage configure 60 300 cmake -S . -B "$build" -G "$generator" -DCMAKE_BUILD_TYPE=Release \
-  -DTERSEKV_BUILD_CUDA=ON -DTERSEKV_BUILD_TESTS=ON -DTERSEKV_BUILD_BENCHMARKS=ON \
-  -DTERSEKV_BUILD_EXAMPLES=OFF -DCMAKE_CUDA_COMPILER="$nvcc" \
-  -DCMAKE_CUDA_ARCHITECTURES="$capability" -DPython3_EXECUTABLE="$(command -v "$python" || :)" \
-  ${deps:+-DCMAKE_PREFIX_PATH="$deps"}
-# shellcheck disable=SC2086 # keep_going is words
-stage build 240 240 cmake --build "$build" --target tersekv_gpu_bench tersekv_gpu_tests -j "$jobs" \
-  -- $keep_going
+# configure STAGE TESTS
+configure() {
+  stage "$1" 60 300 cmake -S . -B "$build" -G "$generator" -DCMAKE_BUILD_TYPE=Release \
+    -DTERSEKV_BUILD_CUDA=ON -DTERSEKV_BUILD_TESTS="$2" -DTERSEKV_BUILD_BENCHMARKS=ON \
+    -DTERSEKV_BUILD_EXAMPLES=OFF -DCMAKE_CUDA_COMPILER="$nvcc" \
+    -DCMAKE_CUDA_ARCHITECTURES="$capability" -DPython3_EXECUTABLE="$(command -v "$python" || :)" \
+    ${deps:+-DCMAKE_PREFIX_PATH="$deps"}
+}
+targets='tersekv_gpu_bench tersekv_gpu_tests'
+configure configure ON
+if [ "${verdict:-ok}" != ok ]; then # without Catch2, say: benchmarks need none
+  configure benchmarks-only OFF
+  targets=tersekv_gpu_bench
+fi
+# shellcheck disable=SC2086 # words
+stage build 240 240 cmake --build "$build" --target $targets -j "$jobs" -- $keep_going
 stage tests 180 200 env TERSEKV_NO_SKIP=1 ctest --test-dir "$build" -R '^gpu\.' \
   --output-on-failure --no-tests=error
 for tool in memcheck racecheck; do
@@ -155,7 +163,8 @@ fi
 echo
 sed 's/$/ s/' "$stages"
 if [ "$failures" -ne 0 ]; then
-  echo "run.sh: $failures stages failed; their logs: $build/STAGE.log"
+  (cd "$build" && tar czf "$stem-logs.tgz" ./*.log stages.txt)
+  echo "run.sh: $failures stages failed; their logs: $build/STAGE.log, all in $stem-logs.tgz"
   exit 1
 fi
 echo "$stem.md"

@@ -83,7 +83,8 @@ TEST_CASE("graph: a captured step replays as launches would, bit for bit", "[sma
   check_replays<float>(ZSMerge{});
 }
 
-TEST_CASE("errors: a launch or an allocation that fails throws where it was made", "[small]") {
+// Not among the small ones: a tool that reports failed calls would report these.
+TEST_CASE("errors: a launch or an allocation that fails throws where it was made") {
   on_device::require_device();
   using tersekv::cuda::CudaRuntime;
   CHECK_THROWS_AS(CudaRuntime::allocate(std::size_t{1} << 60), tersekv::cuda::OutOfMemory);

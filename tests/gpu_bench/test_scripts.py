@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+import tarfile
 
 from support import FolderTest, GPU, ROOT, main, run
 
@@ -139,8 +140,32 @@ esac""")
         self.assertIn("| tests | FAILED(8) |", text)
         self.assertIn("| benchmarks | ok |", text)
 
+    def test_logs_of_failures_are_beside_the_results(self):
+        self.tool("ctest", "echo a test failed; exit 8")
+        self.whole()
+        with tarfile.open(self.path("out/" + self.logs()[0])) as logs:
+            self.assertEqual(logs.extractfile("./tests.log").read(), b"a test failed\n")
+            self.assertIn("stages.txt", logs.getnames())
+        os.remove(self.path("out/" + self.logs()[0]))
+        self.tool("ctest", "exit 0")
+        self.whole()
+        self.assertEqual(self.logs(), [])
+
+    def logs(self):
+        return [n for n in os.listdir(self.path("out")) if n.endswith("-logs.tgz")]
+
+    def test_benchmarks_go_on_where_tests_cannot_be_built(self):
+        self.tool("cmake", "echo \"$@\" >>$0.log; case $* in *TESTS=ON*) exit 1 ;; esac")
+        done, text = self.whole()
+        self.assertIn("1 stages failed", done.stdout)
+        for stage in ("benchmarks-only", "build", "benchmarks"):
+            self.assertIn(f"| {stage} | ok |", text)
+        with open(self.path("tools/cmake.log"), encoding="utf-8") as file:
+            build = file.read().splitlines()[-1]
+        self.assertIn("--target tersekv_gpu_bench -j", build)
+
     def test_every_stage_counts(self):
-        for tool, failed in (("cmake", 2), ("ctest", 1), ("compute-sanitizer", 2)):
+        for tool, failed in (("cmake", 3), ("ctest", 1), ("compute-sanitizer", 2)):
             with self.subTest(tool):
                 self.tool(tool, "exit 3")
                 done, _ = self.whole()
