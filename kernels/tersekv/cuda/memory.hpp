@@ -80,11 +80,12 @@ class BasicPagePool {
       failed_ = static_cast<std::int32_t*>(Runtime::allocate_visible(sizeof(std::int32_t)));
     }
     *failed_ = 0;
-    std::vector<std::byte*> idle;
+    std::vector<std::byte*> idle;  // what is copied is there until the stream was waited for
+    const std::vector<std::int32_t> all{static_cast<std::int32_t>(pages_)};
     for (Index p = pages_ - 1; p >= 0; --p) idle.push_back(memory.data() + p * bytes);
     memory.zero(stream);  // attention reads whole tiles, past the last entry of a page
     list.copy_in(idle, stream);
-    count.copy_in({static_cast<std::int32_t>(pages_)}, stream);
+    count.copy_in(all, stream);
     Runtime::synchronize(stream);
     memory_ = std::move(memory);
     list_ = std::move(list);

@@ -56,12 +56,7 @@ class BlockTeam {
   template <class Head, class F>
   TERSEKV_HD void for_each_entry(const Head& head, Index n, F&& f) const {
     barrier();
-    const Index page = head.page_size();
-    for (Index i = lane(); i < n; i += lanes()) {
-      PageSlot slot = head.page_slot(i / page);
-      slot.in_page = i % page;
-      f(slot);
-    }
+    for (Index i = lane(); i < n; i += lanes()) f(slot_of(head, i));
     barrier();
   }
   template <class Head, class F>
@@ -80,10 +75,8 @@ class BlockTeam {
                           Position&& position) const {
     barrier();
     Best mine;
-    const Index page = head.page_size();
     for (Index i = lane(); i < n; i += lanes()) {
-      PageSlot slot = head.page_slot(i / page);
-      slot.in_page = i % page;
+      const PageSlot slot = slot_of(head, i);
       if (eligible(slot)) mine = Better()(mine, Best{i, position(slot), key(slot)});
     }
     return team_reduce(mine, Better()).slot;
@@ -97,10 +90,8 @@ class BlockTeam {
                                   Key&& key) const {
     barrier();
     Best mine;
-    const Index page = head.page_size();
     for (Index i = lane(); i < n; i += lanes()) {
-      PageSlot slot = head.page_slot(i / page);
-      slot.in_page = i % page;
+      const PageSlot slot = slot_of(head, i);
       if (!eligible(slot) || (mine.slot >= 0 && least(slot) > mine.key)) continue;
       mine = Better()(mine, Best{i, head.position(slot), key(slot)});
     }
@@ -147,14 +138,16 @@ class BlockTeam {
   }
 
   /// Batcher's odd-even merge sort, in place: every comparator points upwards, so any n will do.
-  /// O(n log^2 n) over the team's threads.
+  /// O(n log^2 n) over the team's threads. All strides are powers of two: devices divide slowly.
   template <class Less>
   TERSEKV_HD void sort(std::int32_t* items, Index n, Less&& less) const {
     barrier();
     for (Index p = 1; p < n; p *= 2) {
       for (Index k = p; k >= 1; k /= 2) {
         for (Index i = lane(); i + k < n; i += lanes()) {
-          if (i < k % p || (i - k % p) / k % 2 != 0 || i / (2 * p) != (i + k) / (2 * p)) continue;
+          // (i - k % p) / k is odd, or i and i + k lie in different runs of 2 p.
+          const Index skip = k & (p - 1);
+          if (i < skip || ((i - skip) & k) != 0 || ((i ^ (i + k)) & -(2 * p)) != 0) continue;
           const std::int32_t a = items[i], b = items[i + k];
           if (less(b, a)) {
             items[i] = b;
@@ -191,7 +184,7 @@ class BlockTeam {
   TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
     // A run each for some threads, then all add them up in the order of `product`.
     const Index runs = (head.head_dim() + kRun - 1) / kRun;
-    float* parts = out + slot / head.page_size() * head.page_size();
+    float* parts = out + (slot - head.in_page(slot));
     for_each(runs, [&](Index r) { parts[r] = run_of_product(head, slot, vector, r); });
     float total = 0;
     for (Index r = 0; r < runs; ++r) total += parts[r];
@@ -200,13 +193,20 @@ class BlockTeam {
   }
 
  private:
+  template <class Head>
+  TERSEKV_HD static PageSlot slot_of(const Head& head, Index i) {
+    PageSlot slot = head.page_slot(head.page_index(i));
+    slot.in_page = head.in_page(i);
+    return slot;
+  }
+
   /// Short sums keep a float's precision; a page has more slots than a key has runs.
   static constexpr Index kRun = 32;
   template <class Head>
   TERSEKV_HD static float run_of_product(const Head& head, Index slot, const float* vector,
                                          Index run) {
     const Index page = head.page_size(), dim = head.head_dim();
-    const auto* key = head.key_page(slot / page) + slot % page;
+    const auto* key = head.key_page(head.page_index(slot)) + head.in_page(slot);
     const Index end = (run + 1) * kRun < dim ? (run + 1) * kRun : dim;
     float part = 0;
     for (Index j = run * kRun; j < end; ++j) part += to_float(key[j * page]) * vector[j];
