@@ -25,7 +25,7 @@ struct Ruler : tersekv::PolicyBase {
     }
   }
   // Memory is reserved for this many entries, and for what a call appends.
-  Index max_length(const tersekv::Shape&, Index budget) const { return budget; }
+  Index max_length(const tersekv::Shape&, Index budget, Index) const { return budget; }
 
   // A head's entries lie in slots [0, length), in no particular order.
   template <class Head>

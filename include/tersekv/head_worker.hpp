@@ -14,11 +14,12 @@
 
 namespace tersekv::detail {
 
-/// Entries that a head holds at most between the steps of a call, from `state` on: what there is
-/// room for beside a step's tokens.
+/// Entries that a head holds at most between the steps of a call, of `step` tokens each, from
+/// `state` on: what there is room for beside a step's tokens.
 template <class PolicyType>
-Index most_between_steps(const PolicyType& policy, const Shape& shape, const HeadState& state) {
-  return std::max(state.length, policy.max_length(shape, state.budget));
+Index most_between_steps(const PolicyType& policy, const Shape& shape, const HeadState& state,
+                         Index step) {
+  return std::max(state.length, policy.max_length(shape, state.budget, step));
 }
 
 /// One worker's work on one KV head: the verbs of a cache, after all checks, with pages and scratch
@@ -138,7 +139,7 @@ class HeadWorker {
   [[gnu::noinline]] void extend(const Chunk<T>& chunk, Index compress_every) {
     const Index tokens = chunk.k.tokens;
     const Index step = compress_every > 0 ? compress_every : tokens;
-    const Index most = most_between_steps(policy_, head_.shape(), head_.state());
+    const Index most = most_between_steps(policy_, head_.shape(), head_.state(), step);
     for (Index start = 0; start < tokens; start += step) {
       if (head_.length() > most) refuse_length(head_.length(), most);
       const Index rows = std::min(step, tokens - start);

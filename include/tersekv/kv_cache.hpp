@@ -341,7 +341,7 @@ class KVCache {
       const HeadState& head = store_.state(index_of(sequence, h));
       Index entries = head.length + tokens;
       if (every > 0) {
-        const Index most = detail::most_between_steps(policy_, shape_, head);
+        const Index most = detail::most_between_steps(policy_, shape_, head, every);
         if (most < entries) entries = std::min(entries, most + std::min(every, tokens));
       }
       store_.reserve(index_of(sequence, h), entries);

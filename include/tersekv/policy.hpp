@@ -29,8 +29,9 @@ struct PolicyBase {
   Index registers(const Shape&) const { return 0; }
   /// Exponent of the weights in attention.
   float alpha() const { return 0.0f; }
-  /// Entries a head may hold after a compression: what memory is reserved for. More is an error.
-  Index max_length(const Shape&, Index /*budget*/) const { return kUnlimited; }
+  /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what memory
+  /// is reserved for. More is an error.
+  Index max_length(const Shape&, Index /*budget*/, Index /*chunk*/) const { return kUnlimited; }
   /// How many of the last rows of `rows` new tokens are observed.
   Index observed_rows(Index rows) const { return rows; }
   /// Slots [first, first + count) hold new tokens; `token_scores` is null or [count].
@@ -73,7 +74,7 @@ concept CachePolicy = std::copyable<P> &&
   { policy.statistics(shape) } -> std::convertible_to<Index>;
   { policy.registers(shape) } -> std::convertible_to<Index>;
   { policy.alpha() } -> std::convertible_to<float>;
-  { policy.max_length(shape, n) } -> std::convertible_to<Index>;
+  { policy.max_length(shape, n, n) } -> std::convertible_to<Index>;
   { policy.observed_rows(n) } -> std::convertible_to<Index>;
   policy.append(team, head, n, n, scores);
   policy.observe(team, head, row);
@@ -155,8 +156,8 @@ class Policy {
   }
   Index registers(const Shape& shape) const { return scorer_.registers(shape); }
   float alpha() const { return merger_.alpha(); }
-  Index max_length(const Shape& shape, Index budget) const {
-    return selector_.max_length(shape, budget);
+  Index max_length(const Shape& shape, Index budget, Index chunk) const {
+    return selector_.max_length(shape, budget, chunk);
   }
   Index observed_rows(Index rows) const { return scorer_.observed_rows(rows); }
 
@@ -190,9 +191,11 @@ class Policy {
     return scorer_.statistics(shape) + selector_.statistics(shape);
   }
 
-  [[no_unique_address]] Scorer scorer_;
-  [[no_unique_address]] Selector selector_;
-  [[no_unique_address]] Merger merger_;
+  // Empty parts take a byte: with [[no_unique_address]] nvcc 13 lays kernels' arguments out otherwise
+  // than the host that fills them.
+  Scorer scorer_;
+  Selector selector_;
+  Merger merger_;
 };
 
 }  // namespace tersekv

@@ -91,8 +91,9 @@ struct SelectorBase {
   /// entries of the budget are the merger's.
   void validate(const Shape&, Index /*budget*/, Index /*set_aside*/) const {}
   TERSEKV_HD Index statistics(const Shape&) const { return 0; }
-  /// Entries a head may hold after a compression: what memory is reserved for. More is an error.
-  Index max_length(const Shape&, Index /*budget*/) const { return kUnlimited; }
+  /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what memory
+  /// is reserved for. More is an error.
+  Index max_length(const Shape&, Index /*budget*/, Index /*chunk*/) const { return kUnlimited; }
 };
 
 /// *What becomes of those who leave.* A merger derives from this, replaces what it needs, and adds
@@ -206,7 +207,7 @@ concept SelectorPart = std::derived_from<S, SelectorBase> && std::copyable<S> &&
              const detail::AnyHead& head, const Scorer& scorer, const Merger& merger) {
   selector.validate(shape, n, n);
   { selector.statistics(shape) } -> std::convertible_to<Index>;
-  { selector.max_length(shape, n) } -> std::convertible_to<Index>;
+  { selector.max_length(shape, n, n) } -> std::convertible_to<Index>;
   selector.compress(team, head, scorer, merger, n, n);
 };
 

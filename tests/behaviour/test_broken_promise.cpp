@@ -20,7 +20,7 @@ using tersekv::Index;
 struct Forgetful : tersekv::PolicyBase {
   static constexpr bool needs_budget = true;
   Index diligence = 0;
-  Index max_length(const tersekv::Shape&, Index budget) const { return budget; }
+  Index max_length(const tersekv::Shape&, Index budget, Index) const { return budget; }
   template <class Team, class Head>
   void compress(Team& team, const Head& head) const {
     if (head.tokens_seen() > diligence || head.length() <= head.budget()) return;

@@ -13,7 +13,9 @@ struct Chosen {
   tersekv::Index statistics(const tersekv::Shape&) const { return 0; }
   tersekv::Index registers(const tersekv::Shape&) const { return 0; }
   float alpha() const { return 0; }
-  tersekv::Index max_length(const tersekv::Shape&, tersekv::Index budget) const { return budget; }
+  tersekv::Index max_length(const tersekv::Shape&, tersekv::Index budget, tersekv::Index) const {
+    return budget;
+  }
   tersekv::Index observed_rows(tersekv::Index rows) const { return rows; }
   void append(auto&, const auto&, tersekv::Index, tersekv::Index, const float*) const {}
   void observe(auto&, const auto&, const tersekv::Observation&) const {}

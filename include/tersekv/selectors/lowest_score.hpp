@@ -21,8 +21,9 @@ struct LowestScore : SelectorBase {
     detail::require_count("uncompressed_layers", uncompressed_layers, 0);
     if (shape.layer >= uncompressed_layers) protection.validate_budget(budget, set_aside);
   }
-  Index max_length(const Shape& shape, Index budget) const {
-    if (prompts_only || shape.layer < uncompressed_layers) return kUnlimited;
+  Index max_length(const Shape& shape, Index budget, Index chunk) const {
+    const bool grows = prompts_only && chunk == 1;
+    if (grows || shape.layer < uncompressed_layers) return kUnlimited;
     return budget > kUnlimited - interval ? kUnlimited : budget + interval - 1;
   }
 

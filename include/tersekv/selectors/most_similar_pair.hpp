@@ -20,7 +20,7 @@ struct MostSimilarPair : SelectorBase {
     protection.validate_budget(budget, set_aside);
   }
   TERSEKV_HD Index statistics(const Shape&) const { return 2; }
-  Index max_length(const Shape&, Index budget) const { return budget; }
+  Index max_length(const Shape&, Index budget, Index /*chunk*/) const { return budget; }
 
   template <class Team, class Head, class Scorer, class Merger>
   TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,

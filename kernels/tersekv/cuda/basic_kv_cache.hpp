@@ -323,7 +323,7 @@ class BasicKVCache {
   /// policy compresses after every `step` of them.
   void check_room(Sequences s, Index tokens, Index step) const {
     launches_.for_heads(s, [&](Index h) {
-      const Index bound = store().bound(h), most = launches_.most_kept(h);
+      const Index bound = store().bound(h), most = launches_.most_kept(h, step);
       const Index all = bound + tokens;
       const Index longest =
           std::max(bound + step, most < all - step ? most + step : all);  // no overflow

@@ -65,9 +65,9 @@ class CacheLaunches {
   }
   /// Entries of the longest head, as far as the host knows.
   Index longest(Sequences s) const { return store_.longest(s.first * num_kv_heads(), heads_of(s)); }
-  /// Entries that the policy leaves a head, at most.
-  Index most_kept(Index head) const {
-    return policy_.max_length(shape_, store_.state(head).budget);
+  /// Entries that the policy leaves a head, at most, where it compresses after `chunk` tokens.
+  Index most_kept(Index head, Index chunk) const {
+    return policy_.max_length(shape_, store_.state(head).budget, chunk);
   }
   /// How many of the last `rows` rows the policy asks for.
   Index wanted_rows(Sequences s, Index rows) const {
@@ -206,7 +206,9 @@ class CacheLaunches {
   template <class T>
   void note_compression(const Work<T>& work) {
     if (!work.compress) return;
-    for_heads(work.sequences, [&](Index h) { store_.note_compression(h, most_kept(h)); });
+    for_heads(work.sequences, [&](Index h) {
+      store_.note_compression(h, most_kept(h, std::max<Index>(1, store_.state(h).prompt)));
+    });
   }
 
   PolicyType policy_;

@@ -72,7 +72,7 @@ struct CacheSetup {
     if (options.max_length != kAuto) return options.max_length;
     Index most = 0;
     for (Index h = 0; h < config.num_kv_heads; ++h) {
-      most = std::max(most, policy.max_length(shape, config.budget.of(h)));
+      most = std::max(most, policy.max_length(shape, config.budget.of(h), 1));
     }
     if (most > kMostTokens) {
       detail::refuse("max_length", "a number, as this policy and budget set no limit", "kAuto");
