@@ -160,15 +160,12 @@ class AttentionPass {
   const Value* values_at(Index start) const {
     return head_.value_page(head_.page_index(start)) + head_.in_page(start) * dim_;
   }
-  /// Logits of row r from `start` on, and the rows' stride.
+  /// Logits of row r from `start` on; those of the next row lie a tile further.
   float* row_of(Index r, Index start) const {
-    const SharedBuffers& shared = buffers_.shared;
-    return kept_ ? shared.kept + r * shared.stride + start : tile_row(r, start);
+    return kept_ ? buffers_.shared.kept + tile_of(start) * group_ * tile_ + in_tile(r, start)
+                 : buffers_.tile + in_tile(r, start);
   }
-  float* tile_row(Index r, Index start) const {
-    return buffers_.tile + r * tile_ + (start & (tile_ - 1));
-  }
-  Index row_stride() const { return kept_ ? buffers_.shared.stride : tile_; }
+  Index in_tile(Index r, Index start) const { return r * tile_ + (start & (tile_ - 1)); }
 
   /// Of the block at `start`; `ahead` is what is read next.
   void logits(Index start, Index entries, Index blind, const Key* ahead) {
@@ -180,15 +177,15 @@ class AttentionPass {
     }
     if constexpr (Codec<Key>::scaled) {
       byte_key_tile(keys_at(start), ahead, page, dim_, vectors, byte_queries_.from(blind),
-                    rows_ - blind, head_.key_scale_page(index) + place, false, out, row_stride());
+                    rows_ - blind, head_.key_scale_page(index) + place, false, out, tile_);
     } else if constexpr (kPairs) {
       pair_tile(keys_at(start), ahead, key_order_.lead, page, dim_, vectors,
                 request_.query + blind * dim_,
                 pairs_ == nullptr ? nullptr : pairs_ + blind * dim_ / 2, rows_ - blind, scale(),
-                out, row_stride());
+                out, tile_);
     } else {
       key_tile(keys_at(start), ahead, key_order_.lead, page, dim_, vectors,
-               request_.query + blind * dim_, rows_ - blind, scale(), out, row_stride());
+               request_.query + blind * dim_, rows_ - blind, scale(), out, tile_);
     }
     if (request_.logits == nullptr) return;
     for (Index g = 0; g < group_; ++g) {
@@ -239,11 +236,11 @@ class AttentionPass {
 
   void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {
     if (seen(blind) - start >= entries) {
-      softmax_.add(blind, rows_, row_of(blind, start), row_stride(), entries, entries, weights);
+      softmax_.add(blind, rows_, row_of(blind, start), tile_, entries, entries, weights);
     } else {
       for (Index r = blind; r < rows_; ++r) {
         const Index visible = std::min(entries, seen(r) - start);
-        softmax_.add(r, r + 1, row_of(r, start), row_stride(), visible, entries, weights);
+        softmax_.add(r, r + 1, row_of(r, start), tile_, visible, entries, weights);
       }
     }
     if (!kept_) return;
@@ -259,9 +256,9 @@ class AttentionPass {
         const Index entries = std::min(block_, stop - at);
         make_byte_shares(head_.value_scale_page(head_.page_index(at)) + head_.in_page(at), at,
                          entries, blind);
-        byte_value_tile(values_at(at), after_values(at, stop), dim_, entries, tile_row(blind, at),
-                        rows_ - blind, tile_, buffers_.share_units + blind, factors,
-                        section_.values(blind), row_floats_);
+        byte_value_tile(values_at(at), after_values(at, stop), dim_, entries,
+                        buffers_.tile + in_tile(blind, at), rows_ - blind, tile_,
+                        buffers_.share_units + blind, factors, section_.values(blind), row_floats_);
       }
     } else {
       ValueRun<Value> runs[std::size_t{kSection / simd::kMostLanes}];
@@ -276,7 +273,7 @@ class AttentionPass {
               std::min(value_order_.at_once, end - i)};
         }
       }
-      value_tile(runs, count, dim_, row_of(blind, start), rows_ - blind, row_stride(), factors,
+      value_tile(runs, count, dim_, row_of(blind, start), rows_ - blind, tile_, factors,
                  section_.values(blind), row_floats_);
     }
     const Index page = head_.page_index(start);
@@ -289,7 +286,7 @@ class AttentionPass {
     const Index padded = padded_dim(entries);
     for (Index r = blind; r < rows_; ++r) {
       const float* row = row_of(r, start);
-      float* shares = tile_row(r, start);
+      float* shares = buffers_.tile + in_tile(r, start);
       simd::Floats most = {};
       Index i = 0;
       for (; i + simd::kLanes <= entries; i += simd::kLanes) {
@@ -335,8 +332,8 @@ class AttentionPass {
       do {
         ++t;  // the next tile is mostly relative to the same
       } while (t < tiles && std::equal(powers, powers + group_, shared.powers + t * group_));
-      entry_attention({shared.kept + start, shared.stride, powers, inverses}, group_,
-                      request_.reduce, std::min(t * tile_, request_.visible) - start,
+      entry_attention({shared.kept + start * group_, tile_, tile_ * group_, powers, inverses},
+                      group_, request_.reduce, std::min(t * tile_, request_.visible) - start,
                       request_.attention + start);
     }
   }

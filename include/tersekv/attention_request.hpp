@@ -23,10 +23,10 @@ inline Index sections_of(Index entries) { return (entries + kSection - 1) / kSec
 
 /// What the workers share that work on one token's request together.
 struct SharedBuffers {
-  float* kept = nullptr;      ///< [group_size, stride], where attention per entry is wanted
-  float* powers = nullptr;    ///< [tiles of stride, group_size], in whole vectors, likewise
-  float* sections = nullptr;  ///< an AttentionSums for each of stride, or null: one does all
-  Index stride = 0;           ///< whole pages
+  float* kept = nullptr;      ///< [tiles, group_size, tile], where attention per entry is wanted
+  float* powers = nullptr;    ///< [tiles, group_size], in whole vectors, likewise
+  float* sections = nullptr;  ///< an AttentionSums for each section, or null: one does all
+  Index stride = 0;           ///< of rows of logits: no less than the entries, in whole pages
 };
 
 /// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows.

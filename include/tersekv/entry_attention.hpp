@@ -11,15 +11,15 @@
 
 namespace tersekv::detail {
 
-/// Exponentials of the rows of a group, [rows, stride], relative to a power of two of each row's,
-/// and what makes attention of them.
+/// Exponentials of the rows of a group, [tiles, rows, tile], relative to a power of two of each
+/// row's, and what makes attention of them.
 struct KeptExponentials {
   const float* data;
-  Index stride;
+  Index tile, stride;     ///< entries of a tile, and floats from one to the next
   const float* powers;    ///< [rows]
   const float* inverses;  ///< [rows]: 1 / the sum of all of the row's exponentials
   KeptExponentials from(Index row) const {
-    return {data + row * stride, stride, powers + row, inverses + row};
+    return {data + row * tile, tile, stride, powers + row, inverses + row};
   }
 };
 
@@ -34,16 +34,19 @@ inline void join_rows(const KeptExponentials& kept, Index entries, bool more, fl
     units[r] = simd::broadcast(kept.powers[r] * kept.inverses[r]);
   }
   const Index whole = entries / simd::kLanes * simd::kLanes;
-  // One loop for the tail, too: -ffast-math may round otherwise in every copy of a body.
-  for (Index i = 0; i < entries; i += simd::kLanes) {
-    float* to = i < whole ? out + i : tail;
-    simd::Floats all = more ? simd::load(to) : simd::Floats{};
-    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
-      const simd::Floats share = simd::load(kept.data + r * kept.stride + i) * units[r];
-      all = highest ? simd::max(all, share) : all + share;
+  const float* rows = kept.data;
+  for (Index start = 0; start < entries; start += kept.tile, rows += kept.stride) {
+    // One loop for the tail, too: -ffast-math may round otherwise in every copy of a body.
+    for (Index i = start; i < std::min(start + kept.tile, entries); i += simd::kLanes) {
+      float* to = i < whole ? out + i : tail;
+      simd::Floats all = more ? simd::load(to) : simd::Floats{};
+      TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+        const simd::Floats share = simd::load(rows + r * kept.tile + (i - start)) * units[r];
+        all = highest ? simd::max(all, share) : all + share;
+      }
+      all = simd::max(all, simd::broadcast(least));
+      simd::store(to, divisor == 1.0f ? all : all / divisor);
     }
-    all = simd::max(all, simd::broadcast(least));
-    simd::store(to, divisor == 1.0f ? all : all / divisor);
   }
 }
 

@@ -46,7 +46,7 @@ struct Cutter {
   float* operator()(Index n, bool wanted = true) {
     if (!wanted) return nullptr;
     float* part = block == nullptr ? nullptr : block + used;
-    used += padded_dim(n);  // no two buffers share a cache line's worth
+    used += padded_dim(n);  // no two buffers share a cache line
     return part;
   }
 };
@@ -88,12 +88,12 @@ struct HeadBuffers {
   void cut(Cutter& take, Index entries, const WorkspaceForm& form, bool in_sections) {
     const Index group = form.shape.group_size;
     const Index sums = AttentionSums::floats(group, padded_dim(form.shape.head_dim));
-    shared.stride = entries;
-    shared.kept = take(group * entries);
+    shared.stride = entries + kApart;
+    shared.kept = take(group * sections_of(entries) * kSection);
     shared.powers = take(group * (entries / block_entries(form.page_size)));
     shared.sections = take(sections_of(entries) * sums, in_sections);
     attention = take(entries);
-    raw_logits = take(group * entries, form.observes == Observes::logits);
+    raw_logits = take(group * shared.stride, form.observes == Observes::logits);
   }
 
   /// Before workers share the head: how many will.
@@ -104,7 +104,16 @@ struct HeadBuffers {
   }
 
  private:
+  /// Rows of logits lie a cache line off a power of two apart: the nearest cache has few places for
+  /// lines that are one apart.
+  static constexpr Index kApart = 16;
+
   alignas(std::atomic_ref<Index>::required_alignment) Index pending_ = 0;
+};
+
+/// What buffers are cut from: none of their vectors lies in two cache lines.
+struct alignas(64) CacheLine {
+  float numbers[std::size_t{simd::kMostLanes}];
 };
 
 /// Buffers for heads of at most some number of entries, with the memory that they are cut from.
@@ -114,7 +123,7 @@ class Space {
   explicit Space(std::pmr::memory_resource* resource) : block_(resource) {}
 
   Index entries() const { return entries_; }
-  Index bytes() const { return static_cast<Index>(block_.capacity() * sizeof(float)); }
+  Index bytes() const { return static_cast<Index>(block_.capacity() * sizeof(CacheLine)); }
   Buffers& buffers() { return buffers_; }
 
   /// Cut anew for heads of at most `entries` entries, whole pages; `more` goes to Buffers::cut.
@@ -124,8 +133,9 @@ class Space {
     Cutter count, take;
     Buffers buffers;
     buffers.cut(count, entries, form, more...);
-    std::pmr::vector<float> block(static_cast<std::size_t>(count.used), block_.get_allocator());
-    take.block = block.data();
+    std::pmr::vector<CacheLine> block(static_cast<std::size_t>(count.used / simd::kMostLanes),
+                                      block_.get_allocator());
+    take.block = reinterpret_cast<float*>(block.data());
     buffers.cut(take, entries, form, more...);
     block_.swap(block);  // of the same resource
     buffers_ = buffers;
@@ -133,7 +143,7 @@ class Space {
   }
 
  private:
-  std::pmr::vector<float> block_;
+  std::pmr::vector<CacheLine> block_;
   Buffers buffers_;
   Index entries_ = 0;
 };
