@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "given_weights.hpp"
+#include "reference_reduce.hpp"
 #include "support/compare.hpp"
 #include "support/random.hpp"
 
@@ -64,11 +65,6 @@ Setting random_setting(Random& random) {
 struct Errors {
   ErrorStatistics output, lse, attention;
 };
-
-reference::GroupReduce of_reference(GroupReduce reduce) {
-  if (reduce == GroupReduce::sum) return reference::GroupReduce::sum;
-  return reduce == GroupReduce::mean ? reference::GroupReduce::mean : reference::GroupReduce::max;
-}
 
 /// 1 + the largest sum of the magnitudes that make up a biased logit.
 double rounding_unit(const reference::Vector& query,
@@ -143,7 +139,7 @@ void measure(const Setting& s, Random& random, Errors& errors) {
                             heads.back().output[static_cast<std::size_t>(j)], unit * largest_value);
         }
       }
-      const auto want = reference::reduce_group(heads, of_reference(s.reduce));
+      const auto want = reference::reduce_group(heads, support::of_reference(s.reduce));
       const double unit =
           largest_unit * static_cast<double>(s.reduce == GroupReduce::sum ? s.group : 1);
       for (std::size_t i = 0; i < visible; ++i) {

@@ -184,6 +184,29 @@ TEST_CASE("a mean logit near zero takes the plain mean of the keys under scale")
   CHECK(close_all(head.key(0), std::vector<float>{4, 0}, 1e-6, 1e-6));
 }
 
+TEST_CASE("scale divides by any mean logit but one a millionth of tau") {
+  // Equal votes and log-scores of +-1 give shares of e : 1/e; a little more for both moves the mean
+  // logit away from zero.
+  const std::vector<float> query{0, 1}, e{2, 0}, c{6, 0}, value{1, 1};
+  const double share = std::exp(1.0) / (std::exp(1.0) + std::exp(-1.0));
+  const double mean = 2 * share + 6 * (1 - share);
+  for (const double logit : {1e-4, -1e-4, 1e-3}) {
+    ZipHead head(KeyRule::scale, 2, 1.0f);
+    head.push(e.data(), value.data(), 1);
+    head.push(c.data(), value.data(), 1);
+    const double to_zero = (1 - share) - share;  // the mean logit at +-1
+    const std::vector<float> scores{static_cast<float>(1 + to_zero + logit),
+                                    static_cast<float>(-1 + to_zero + logit)};
+    head.predict(query.data(), scores.data());
+    const double l_e = scores[0], l_c = scores[1];
+    const double tau = std::log((std::exp(l_e) + std::exp(l_c)) / 2);
+    head.merge(0, 1);
+    const double want = mean * tau / (share * l_e + (1 - share) * l_c);
+    CAPTURE(logit, want);
+    CHECK(close_all(head.key(0), std::vector<double>{want, 0}, 2e-2, 0));
+  }
+}
+
 TEST_CASE("a zero query leaves the mean key as it is under along_query") {
   ZipHead head(KeyRule::along_query, 2, 1.0f);
   const std::vector<float> query{0, 0}, e{2, 0}, c{6, 0}, value{1, 1}, scores{1, 4};

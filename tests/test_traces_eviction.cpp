@@ -44,6 +44,12 @@ TEMPLATE_TEST_CASE("MorphKV agrees with its reference", "", float, tersekv::Half
   agree<TestType>(morphkv(fusion, recent, interval), 6000);
 }
 
+TEST_CASE("MorphKV leaves its first layers alone as its reference does") {
+  for (const Index uncompressed : {kLayer, kLayer + 1}) {
+    agree<float>(morphkv(tersekv::Fusion::sum, 5, 1, uncompressed), 6500);
+  }
+}
+
 TEMPLATE_TEST_CASE("KVzap agrees with its reference", "", float, tersekv::BFloat16) {
   agree<TestType>(kvzap(GENERATE(0, 9)), 7000);
 }

@@ -13,6 +13,7 @@
 #include "cache_under_test.hpp"
 #include "reference/head.hpp"
 #include "reference/int8.hpp"
+#include "reference_reduce.hpp"
 #include "support/compare.hpp"
 #include "support/random.hpp"
 #include "support/stored.hpp"
@@ -38,6 +39,9 @@ struct Setup {
 struct Shape {
   Index kv_heads = 1, group = 1, head_dim = 8;
 };
+
+/// Which layer all traces are of: what a policy does to some layers only, it does by that.
+inline constexpr Index kLayer = 2;
 
 /// What a test asks of all its traces together; printed with a failure.
 struct Tally {
@@ -136,26 +140,36 @@ void run_trace(const Setup<Policy>& setup, support::Random& random, Tally& tally
   const Index every = random.pick(std::vector<Index>{0, 0, 1, 3});
   const auto data = Tokens::random<Codec>(random, tokens, shape, ties);
   const Index q_heads = shape.kv_heads * shape.group;
+  reference::HeadOptions options;
+  if (tersekv::Codec<Codec>::scaled) options.store = reference::round_to_int8;
+  const float scale = random.pick(std::vector<float>{0.0f, 0.0f, 0.6f, 1.4f}) /
+                      std::sqrt(static_cast<float>(shape.head_dim));
+  options.scale = static_cast<double>(scale);  // 0: the default
+  const auto reduce = random.pick(
+      std::vector<tersekv::GroupReduce>{tersekv::GroupReduce::sum, tersekv::GroupReduce::sum,
+                                        tersekv::GroupReduce::mean, tersekv::GroupReduce::max});
+  options.group_reduce = support::of_reference(reduce);
   support::CacheUnderTest<Policy, Codec> cache(
       {.num_q_heads = q_heads,
        .num_kv_heads = shape.kv_heads,
        .head_dim = shape.head_dim,
        .budget = tersekv::Budget(std::span<const Index>(budgets)),
+       .layer = kLayer,
+       .scale = scale,
+       .group_reduce = reduce,
        .page_size = support::kTracePage},
       setup.policy);
   std::vector<reference::Head> heads;
   std::vector<bool> open(static_cast<std::size_t>(shape.kv_heads), true);
   for (Index h = 0; h < shape.kv_heads; ++h) {
-    reference::HeadOptions options;
-    if (tersekv::Codec<Codec>::scaled) options.store = reference::round_to_int8;
     heads.emplace_back(setup.reference(budgets[static_cast<std::size_t>(h)]), options);
   }
   Tolerance limits = tolerance<Codec>(setup.merges);
   limits.relative *= setup.error_growth;
   limits.absolute *= setup.error_growth;
   INFO(random << ", " << shape.kv_heads << " KV heads, group " << shape.group << ", head_dim "
-              << shape.head_dim << ", budget " << budgets[0] << ", " << tokens
-              << " tokens, compress_every " << every);
+              << shape.head_dim << ", scale " << scale << ", budget " << budgets[0] << ", "
+              << tokens << " tokens, compress_every " << every);
 
   std::vector<float> out(data.q.size());
   for (Index done = 0; done < tokens;) {

@@ -50,15 +50,21 @@ inline Setup<tersekv::SnapKV> snapkv(Index window) {
           .ties = false};  // pooling adds equal numbers in different orders
 }
 
-inline Setup<tersekv::MorphKV> morphkv(tersekv::Fusion fusion, Index recent, Index interval) {
-  return {tersekv::make_morphkv({.recent = recent, .fusion = fusion, .interval = interval}), recent,
-          [=](Index budget) {
+inline Setup<tersekv::MorphKV> morphkv(tersekv::Fusion fusion, Index recent, Index interval,
+                                       Index uncompressed_layers = 0) {
+  return {tersekv::make_morphkv({.recent = recent,
+                                 .fusion = fusion,
+                                 .interval = interval,
+                                 .uncompressed_layers = uncompressed_layers}),
+          recent, [=](Index budget) {
             return std::make_shared<reference::MorphKV>(reference::MorphKV::Options{
                 .budget = budget,
                 .recent = recent,
                 .fusion = fusion == tersekv::Fusion::sum ? reference::Fusion::sum
                                                          : reference::Fusion::max,
-                .interval = interval});
+                .interval = interval,
+                .layer = kLayer,
+                .uncompressed_layers = uncompressed_layers});
           }};
 }
 

@@ -208,7 +208,12 @@ TEST_CASE("hostile: zero tokens are no mistake and change nothing") {
   Trial trial(h2o());
   const std::vector<Entry> before = trial.cache.entries(0, 0);
   const Chunk<float> none = trial.tokens.chunk(0, 0);
+  const Chunk<float> by_heads{.q = hnd_view(trial.tokens.q.data(), 0, 6, 10),
+                              .k = hnd_view(trial.tokens.k.data(), 0, 2, 10),
+                              .v = hnd_view(trial.tokens.v.data(), 0, 2, 10),
+                              .out = hnd_view(trial.tokens.out.data(), 0, 6, 10)};
   CHECK_NOTHROW(trial.cache.extend(none));
+  CHECK_NOTHROW(trial.cache.extend(by_heads));
   CHECK_NOTHROW(trial.cache.append(0, none.k, none.v));
   CHECK_NOTHROW(trial.cache.attend(0, none.q, none.out));
   CHECK_NOTHROW(trial.cache.observe(0, none.q));

@@ -183,6 +183,21 @@ TEST_CASE("along_query leaves keys finite for queries and scales however small")
   }
 }
 
+TEST_CASE("WeightedKV takes the plain mean where neither value was ever attended to") {
+  const Index tokens = 7;
+  Rows rows(tokens, 1, 8);
+  KVCache<WeightedKV> cache(one_head(1, 6));
+  for (Index t = 0; t < tokens; ++t)
+    rows.v[static_cast<std::size_t>(t)] = static_cast<float>(t * t);
+  const auto chunk = rows.chunk(0, tokens);
+  cache.append(0, chunk.k, chunk.v);
+  const std::vector<float> nothing(static_cast<std::size_t>(tokens), 0.0f);
+  cache.observe(0, AttentionRows<const float>{nothing.data(), 1, tokens, tokens});
+  cache.compress(0);
+  REQUIRE(positions(cache) == std::vector<Index>{0, 1, 2, 3, 5, 6});  // past four sinks
+  CHECK(cache.entries(0, 0)[4].value[0] == (16.0f + 25.0f) / 2);
+}
+
 TEST_CASE("a pooling kernel as long as it may be is one over all entries") {
   Rows rows(200, 4, 4);
   std::vector<std::vector<Index>> kept;
