@@ -144,24 +144,25 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
     const ValueCodec* value = View::value_at(from, 0);
     ValueCodec* new_value = View::value_at(to, 0);
     for (Index j = 0; j < dims; ++j) new_value[j * value_pack] = value[j * value_pack];
-    copy_columns(from, to);
+    copy_numbers(from, to);
+    for (Index c = 0; c < View::num_statistics(); ++c) copy_statistic(from, to, c);
   }
   /// Element `dim` of the key and of the value of entry `from` into those of slot `to`.
   TERSEKV_HD void copy_element(Index from, Index to, Index dim) const {
     *View::key_at(to, dim) = *View::key_at(from, dim);
     *View::value_at(to, dim) = *View::value_at(from, dim);
   }
-  /// All of an entry but its key and value.
-  TERSEKV_HD void copy_columns(Index from, Index to) const {
+  /// All of an entry but its key, its value and its statistics.
+  TERSEKV_HD void copy_numbers(Index from, Index to) const {
     if constexpr (Codec<KeyCodec>::scaled) *View::key_scale_at(to) = *View::key_scale_at(from);
     if constexpr (Codec<ValueCodec>::scaled) {
       *View::value_scale_at(to) = *View::value_scale_at(from);
     }
     if (View::layout().has_weights) *View::weight_at(to) = *View::weight_at(from);
     *View::position_at(to) = *View::position_at(from);
-    for (Index c = 0; c < View::layout().statistics; ++c) {
-      std::memcpy(View::statistic_at(c, to), View::statistic_at(c, from), 4);
-    }
+  }
+  TERSEKV_HD void copy_statistic(Index from, Index to, Index column) const {
+    copy_word(View::statistic_at(column, to), View::statistic_at(column, from));
   }
   TERSEKV_HD void swap_entries(Index a, Index b) const {
     for (Index j = 0; j < head_dim(); ++j) swap(*View::key_at(a, j), *View::key_at(b, j));
@@ -172,11 +173,11 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
     }
     if (View::layout().has_weights) swap(*View::weight_at(a), *View::weight_at(b));
     swap(*View::position_at(a), *View::position_at(b));
-    for (Index c = 0; c < View::layout().statistics; ++c) {
-      std::byte kept[4];
-      std::memcpy(kept, View::statistic_at(c, a), 4);
-      std::memcpy(View::statistic_at(c, a), View::statistic_at(c, b), 4);
-      std::memcpy(View::statistic_at(c, b), kept, 4);
+    for (Index c = 0; c < View::num_statistics(); ++c) {
+      alignas(4) std::byte kept[4];
+      copy_word(kept, View::statistic_at(c, a));
+      copy_word(View::statistic_at(c, a), View::statistic_at(c, b));
+      copy_word(View::statistic_at(c, b), kept);
     }
   }
   /// All statistics of the entry to 0, as a float and as an integer.
@@ -187,6 +188,10 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   }
 
  private:
+  /// What a statistic is, a float or an integer, is not known here: only that it lies as one.
+  TERSEKV_HD static void copy_word(std::byte* to, const std::byte* from) {
+    std::memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), 4);
+  }
   template <class T>
   TERSEKV_HD static void swap(T& a, T& b) {
     const T t = a;

@@ -293,6 +293,8 @@ class HeadView {
     }
   }
 
+  /// How many columns of statistics the policy has.
+  TERSEKV_HD Index num_statistics() const { return layout_->statistics; }
   /// Statistic `column` of the entry, one of the `Policy::statistics(shape)` it has.
   template <class Slot>
   TERSEKV_HD float stat(Index column, Slot slot) const {

@@ -14,12 +14,12 @@ namespace tersekv {
 struct KeyNorms {
   Index column = 0;  ///< |k|^2
 
-  /// Recomputes the norm of a key that is new or changed, by the code that works out the products
-  /// it will be compared with. O(head_dim).
+  /// Recomputes the norms of `count` keys that are new or changed, by the code that works out the
+  /// products they will be compared with. O(count head_dim).
   template <class Team, class Head>
-  TERSEKV_HD void update(Team& team, const Head& head, Index slot) const {
-    const float square = team.dot_one(head, slot, key_of(team, head, slot), head.scratch().floats);
-    team.once([&] { head.stat(column, slot) = square; });
+  TERSEKV_HD void update(Team& team, const Head& head, Index first, Index count) const {
+    team.for_each_square(head, first, count,
+                         [&](Index slot, float square) { head.stat(column, slot) = square; });
   }
 
   /// The similarity of two keys with such a product and such squared norms.

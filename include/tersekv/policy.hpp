@@ -29,8 +29,8 @@ struct PolicyBase {
   Index registers(const Shape&) const { return 0; }
   /// Exponent of the weights in attention.
   float alpha() const { return 0.0f; }
-  /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what memory
-  /// is reserved for. More is an error.
+  /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what
+  /// memory is reserved for. More is an error.
   Index max_length(const Shape&, Index /*budget*/, Index /*chunk*/) const { return kUnlimited; }
   /// How many of the last rows of `rows` new tokens are observed.
   Index observed_rows(Index rows) const { return rows; }
@@ -91,6 +91,25 @@ TERSEKV_HD const float* key_of(Team& team, const Head& head, Index slot) {
   return key;
 }
 
+namespace detail {
+
+/// The lowest i in [0, n) for which `is` is true, as it then is for all higher ones; n if for none.
+template <class F>
+TERSEKV_HD Index first_true(Index n, F&& is) {
+  Index low = 0, high = n;
+  while (low < high) {
+    const Index middle = low + (high - low) / 2;
+    if (is(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace detail
+
 /// Removes the entries in the slots `victims[0, count)`, a list in the head's scratch with room for
 /// two entries per live one (sorted on return): the last live entries fill the holes, nothing is
 /// shifted. O(count (head_dim + log count)).
@@ -99,19 +118,15 @@ TERSEKV_HD void remove_entries(Team& team, const Head& head, std::int32_t* victi
   if (count <= 0) return;
   const Index kept = head.length() - count;
   team.sort(victims, count, [](std::int32_t a, std::int32_t b) { return a < b; });
-  // Hole a is filled by sources[a]: the highest live slots, skipping those that leave themselves.
+  const Index holes = detail::first_true(count, [&](Index i) { return victims[i] >= kept; });
+  // Hole a is filled by sources[a], the a-th highest live slot that does not leave itself: there
+  // are as many above it as fill holes before, and `leaving` victims.
   std::int32_t* sources = victims + head.length();
-  Index holes = 0;
-  while (holes < count && victims[holes] < kept) ++holes;
-  team.once([&] {
-    Index last = head.length() - 1, leaving = count - 1;
-    for (Index a = 0; a < holes; ++a, --last) {
-      while (leaving >= 0 && victims[leaving] == last) {
-        --leaving;
-        --last;
-      }
-      sources[a] = static_cast<std::int32_t>(last);
-    }
+  const Index last = head.length() - 1;
+  team.for_each(holes, [&](Index a) {
+    const Index leaving = detail::first_true(
+        count - holes, [&](Index i) { return victims[count - 1 - i] + i < last - a; });
+    sources[a] = static_cast<std::int32_t>(last - a - leaving);
   });
   team.copy_entries(head, sources, victims, holes);
   team.once([&] { head.state().length = kept; });
@@ -191,8 +206,8 @@ class Policy {
     return scorer_.statistics(shape) + selector_.statistics(shape);
   }
 
-  // Empty parts take a byte: with [[no_unique_address]] nvcc 13 lays kernels' arguments out otherwise
-  // than the host that fills them.
+  // Empty parts take a byte: with [[no_unique_address]] nvcc 13 lays kernels' arguments out
+  // otherwise than the host that fills them.
   Scorer scorer_;
   Selector selector_;
   Merger merger_;

@@ -223,12 +223,16 @@ class SerialTeam {
     }
   }
 
-  /// <key of `slot`, vector>, the same bits as from `dot`. Overwrites out[i] for the slots of its
-  /// page. O(head_dim).
-  template <class Head>
-  TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
-    few_key_products(head, slot & -simd::kMostLanes, vector, 1.0f, out);
-    return out[slot];
+  /// f(slot, |key of slot|^2) for `count` slots from `first` on, the same bits as from `dot` with
+  /// that key. Overwrites the head's scratch vector and floats. O(count head_dim).
+  template <class Head, class F>
+  TERSEKV_HD void for_each_square(const Head& head, Index first, Index count, F&& f) const {
+    float *key = head.scratch().vector, *out = head.scratch().floats;
+    for (Index slot = first; slot < first + count; ++slot) {
+      for (Index j = 0; j < head.head_dim(); ++j) key[j] = head.key(slot, j);
+      few_key_products(head, slot & -simd::kMostLanes, key, 1.0f, out);
+      f(slot, out[slot]);
+    }
   }
 
  private:

@@ -152,14 +152,9 @@ class ThreadTeam {
     wait();
   }
 
-  template <class Head>
-  float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
-    wait();
-    if (lane_ == 0) tersekv::SerialTeam().dot_one(head, slot, vector, out);
-    wait();
-    const float product = out[slot];
-    wait();
-    return product;
+  template <class Head, class F>
+  void for_each_square(const Head& head, Index first, Index count, F&& f) const {
+    once([&] { tersekv::SerialTeam().for_each_square(head, first, count, f); });
   }
 
  private:

@@ -31,7 +31,7 @@ struct ZipMerge : MergerBase {
   template <class Team, class Head>
   TERSEKV_HD void append(Team& team, const Head& head, Index first, Index count,
                          Index column) const {
-    for (Index i = 0; i < count; ++i) norms(column).update(team, head, first + i);
+    norms(column).update(team, head, first, count);
   }
 
   /// As `Drop::retire`, for one victim at a time. O(n head_dim).
@@ -76,7 +76,7 @@ struct ZipMerge : MergerBase {
       }
       ++head.state().counts.merges;
     });
-    norms(column).update(team, head, target);
+    norms(column).update(team, head, target, 1);
   }
 };
 

@@ -162,9 +162,20 @@ class BlockTeam {
   template <class Head>
   TERSEKV_HD void copy_entries(const Head& head, const std::int32_t* from, const std::int32_t* to,
                                Index n) const {
-    const Index dim = head.head_dim();
-    for_each(n * dim, [&](Index i) { head.copy_element(from[i / dim], to[i / dim], i % dim); });
-    for_each(n, [&](Index a) { head.copy_columns(from[a], to[a]); });
+    // A warp for each entry: no division says whose element it is.
+    const Index dim = head.head_dim(), elements = dim + head.num_statistics();
+    barrier();
+    for (Index a = lane() / kWarp; a < n; a += lanes() / kWarp) {
+      for (Index j = lane() % kWarp; j < elements; j += kWarp) {
+        if (j == 0) head.copy_numbers(from[a], to[a]);
+        if (j < dim) {
+          head.copy_element(from[a], to[a], j);
+        } else {
+          head.copy_statistic(from[a], to[a], j - dim);
+        }
+      }
+    }
+    barrier();
   }
 
   template <class Head, class F>
@@ -178,18 +189,14 @@ class BlockTeam {
 
   template <class Head>
   TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
-    for_each(n, [&](Index i) { out[i] = product(head, i, vector); });
+    for_each(n, [&](Index i) { out[i] = product(head, i, [&](Index j) { return vector[j]; }); });
   }
-  template <class Head>
-  TERSEKV_HD float dot_one(const Head& head, Index slot, const float* vector, float* out) const {
-    // A run each for some threads, then all add them up in the order of `product`.
-    const Index runs = (head.head_dim() + kRun - 1) / kRun;
-    float* parts = out + (slot - head.in_page(slot));
-    for_each(runs, [&](Index r) { parts[r] = run_of_product(head, slot, vector, r); });
-    float total = 0;
-    for (Index r = 0; r < runs; ++r) total += parts[r];
-    barrier();
-    return total;
+  template <class Head, class F>
+  TERSEKV_HD void for_each_square(const Head& head, Index first, Index count, F&& f) const {
+    for_each(count, [&](Index i) {
+      const Index slot = first + i;
+      f(slot, product(head, slot, [&](Index j) { return head.key(slot, j); }));
+    });
   }
 
  private:
@@ -200,23 +207,18 @@ class BlockTeam {
     return slot;
   }
 
-  /// Short sums keep a float's precision; a page has more slots than a key has runs.
-  static constexpr Index kRun = 32;
-  template <class Head>
-  TERSEKV_HD static float run_of_product(const Head& head, Index slot, const float* vector,
-                                         Index run) {
+  /// <key of `slot`, vector>, whose elements are vector(dim). Short sums keep a float's precision.
+  template <class Head, class F>
+  TERSEKV_HD static float product(const Head& head, Index slot, F&& vector) {
+    constexpr Index run = 32;
     const Index page = head.page_size(), dim = head.head_dim();
     const auto* key = head.key_page(head.page_index(slot)) + head.in_page(slot);
-    const Index end = (run + 1) * kRun < dim ? (run + 1) * kRun : dim;
-    float part = 0;
-    for (Index j = run * kRun; j < end; ++j) part += to_float(key[j * page]) * vector[j];
-    return part;
-  }
-  template <class Head>
-  TERSEKV_HD static float product(const Head& head, Index slot, const float* vector) {
     float total = 0;
-    for (Index r = 0; r * kRun < head.head_dim(); ++r) {
-      total += run_of_product(head, slot, vector, r);
+    for (Index start = 0; start < dim; start += run) {
+      const Index end = start + run < dim ? start + run : dim;
+      float part = 0;
+      for (Index j = start; j < end; ++j) part += to_float(key[j * page]) * vector(j);
+      total += part;
     }
     return total;
   }
