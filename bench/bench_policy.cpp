@@ -63,7 +63,7 @@ void run(benchmark::State& state, const std::string& name, const Case& c,
   if (!layers.right() || !full.right()) return refuse(state, "attention is wrong");
   const CacheConfig& config = layers.caches()[0].config();
   const Shape shape{c.heads.group, c.heads.dim, 0, 1.0f};
-  if (layers.caches()[0].length(0, 0) > policy.max_length(shape, config.budget.of(0))) {
+  if (layers.caches()[0].length(0, 0) > policy.max_length(shape, config.budget.of(0), 1)) {
     return refuse(state, "more entries than the budget");
   }
 

@@ -44,6 +44,7 @@ class BareHead {
             1, 0,
             tersekv::detail::WorkspaceForm::of<PolicyType, KeyCodec, ValueCodec>(page_size, shape),
             std::pmr::get_default_resource()) {
+    spaces_.use(store_.pool().scratch());
     store_.reserve(0, capacity);
     store_.state(0).budget = budget;
     spaces_.reserve(capacity);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "cache_set.hpp"
 #include "timed_policy.hpp"
@@ -12,14 +14,15 @@ namespace tersekv::peers {
 /// Of "full" and "weighted", which are measured with all; the other policies have bfloat16.
 inline constexpr const char* kElements = "float32 float16 bfloat16 int8";
 
-/// Copies of one layer's cache, all in the same state, and what is timed on them.
+/// Copies of one layer's cache, all in the same state and on one pool, as an engine's layers are,
+/// and what is timed on them.
 template <class PolicyType, class T>
 class CacheSet final : public AnySet {
  public:
   using Cache = KVCache<TimedPolicy<PolicyType>, T, T, Threads>;
 
   CacheSet(const SetShape& shape, const PolicyType& policy)
-      : CacheSet(shape, Cache(shape.config(), TimedPolicy(policy), Threads(shape.threads))) {
+      : CacheSet(shape, policy, std::make_shared<PagePool>()) {
     bench::Tokens chunk(shape.heads(), std::min<Index>(kFillChunk, shape.tokens));
     for (Index first = 0; first < shape.tokens; first += kFillChunk) {
       const Index count = std::min(kFillChunk, shape.tokens - first);
@@ -35,7 +38,7 @@ class CacheSet final : public AnySet {
   }
 
   std::unique_ptr<AnySet> clone() const override {
-    auto copy = std::unique_ptr<CacheSet>(new CacheSet(shape_, caches_[0].clone()));
+    auto copy = std::unique_ptr<CacheSet>(new CacheSet(shape_, caches_[0].clone(), pool_));
     copy->refresh();
     return copy;
   }
@@ -57,7 +60,13 @@ class CacheSet final : public AnySet {
   }
 
   Index length(Index kv_head) const override { return caches_[0].length(0, kv_head); }
-  MemoryUsage memory() const override { return caches_[0].memory(); }
+  /// Of one copy, with its share of what the pool holds for all.
+  MemoryUsage memory() const override {
+    MemoryUsage usage = caches_[0].memory();
+    usage.workspace += pool_->scratch_bytes() / shape_.copies;
+    usage.slack += (pool_->idle_bytes() - pool_->scratch_bytes()) / shape_.copies;
+    return usage;
+  }
   void query(float* q) override {
     token_.draw(start_.tokens_seen(0), 1);
     std::copy_n(token_.q().data, token_.q_size(), q);
@@ -168,8 +177,12 @@ class CacheSet final : public AnySet {
  private:
   static constexpr Index kFillChunk = 1024;
 
-  CacheSet(const SetShape& shape, Cache&& start)
-      : shape_(shape),
+  CacheSet(const SetShape& shape, const PolicyType& policy, const std::shared_ptr<PagePool>& pool)
+      : CacheSet(shape, Cache(shape.config(), TimedPolicy(policy), *pool, Threads(shape.threads)),
+                 pool) {}
+  CacheSet(const SetShape& shape, Cache&& start, std::shared_ptr<PagePool> pool)
+      : pool_(std::move(pool)),
+        shape_(shape),
         start_(std::move(start)),
         token_(shape.heads()),
         step_(shape.heads(), Threads(shape.threads)),
@@ -181,6 +194,7 @@ class CacheSet final : public AnySet {
   /// All copies as they were at the start.
   void refresh() {
     caches_.clear();
+    pool_->trim();  // new pages lie in memory one after the other
     for (Index i = 0; i < shape_.copies; ++i) caches_.push_back(start_.clone());
     next_ = 0;
   }
@@ -212,6 +226,7 @@ class CacheSet final : public AnySet {
     return bench::seconds_of([&] { one.extend(chunk); });
   }
 
+  std::shared_ptr<PagePool> pool_;
   SetShape shape_;
   Cache start_;
   std::vector<Cache> caches_;

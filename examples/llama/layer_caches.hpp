@@ -160,7 +160,7 @@ class PolicyCaches final : public LayerCaches {
       totals.merges += cache.total_counts().merges;
       totals.bytes += cache.bytes();
     }
-    totals.bytes += pool_.idle_pages() * pool_.page_bytes() + pool_.bookkeeping_bytes();
+    totals.bytes += pool_.idle_bytes();
     return totals;
   }
 

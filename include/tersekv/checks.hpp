@@ -70,7 +70,8 @@ void check_extents(const char* name, const TokenView<T>& view, Index tokens, Ind
   const bool moves = (tokens <= 1 || view.token_stride != 0) &&
                      (heads <= 1 || view.head_stride != 0) &&
                      (head_dim <= 1 || view.dim_stride != 0);
-  if (!moves && tokens != 0) refuse_strides(name, {view.token_stride, view.head_stride, view.dim_stride});
+  if (!moves && tokens != 0)
+    refuse_strides(name, {view.token_stride, view.head_stride, view.dim_stride});
 }
 
 /// Whether every element is finite and of magnitude up to `max_magnitude`. Looks at the bits: as

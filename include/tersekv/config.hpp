@@ -80,7 +80,7 @@ struct MemoryUsage {
   Index keys = 0, values = 0, weights = 0, positions = 0, statistics = 0;  ///< of live entries
   Index slack = 0;        ///< unused slots and padding of held pages, idle pages of an own pool
   Index bookkeeping = 0;  ///< page tables, head states and registers
-  Index workspace = 0;    ///< scratch of the workers, and of heads that several may share
+  Index workspace = 0;    ///< scratch, of workers and of heads that several share, of an own pool
   Index total() const {
     return keys + values + weights + positions + statistics + slack + bookkeeping + workspace;
   }

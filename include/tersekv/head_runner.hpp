@@ -33,6 +33,7 @@ class HeadRunner {
   /// do: `work` is about the number of entries that are looked at.
   template <class Whole>
   void run(Index heads, Index work, Whole&& whole) {
+    workspaces_.find();
     if (work <= kLittleWork) return run_alone(heads, whole);
     run_tasks(heads, [&](Index head, int worker) {
       const Spaces spaces = workspaces_.of(worker);
@@ -48,6 +49,7 @@ class HeadRunner {
   void run(Index heads, MostParts&& most_parts, Begin&& begin, Whole&& whole, Part&& part,
            Rest&& rest) {
     if (heads == 0) return;
+    workspaces_.find();
     if constexpr (std::is_same_v<Executor, SerialExecutor>) {
       run_alone(heads, whole);  // one worker shares nothing
     } else {

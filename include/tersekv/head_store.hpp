@@ -167,6 +167,7 @@ class HeadStore {
     usage.bookkeeping += bytes_of(states_) + bytes_of(tables_) + bytes_of(registers_);
     if (own_pool_ != nullptr) {
       usage.slack += pool_->idle_pages() * layout_.page_bytes;
+      usage.workspace += pool_->scratch_bytes();
       usage.bookkeeping += pool_->bookkeeping_bytes();
     }
     return usage;

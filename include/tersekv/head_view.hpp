@@ -237,7 +237,6 @@ class HeadView {
   TERSEKV_HD const float* value_scale_page(Index index) const requires(Codec<ValueCodec>::scaled) {
     return reinterpret_cast<const float*>(pages_[index] + layout_->value_scales_at);
   }
-
   /// The weights of page `index`, [page_size]; only where the policy merges.
   TERSEKV_HD const float* weight_page(Index index) const {
     return reinterpret_cast<const float*>(pages_[index] + layout_->weights_at);
@@ -293,9 +292,8 @@ class HeadView {
     }
   }
 
-  /// How many columns of statistics the policy has.
   TERSEKV_HD Index num_statistics() const { return layout_->statistics; }
-  /// Statistic `column` of the entry, one of the `Policy::statistics(shape)` it has.
+  /// Statistic `column` of the entry, one of `num_statistics()`.
   template <class Slot>
   TERSEKV_HD float stat(Index column, Slot slot) const {
     return *reinterpret_cast<const float*>(statistic_at(column, slot));

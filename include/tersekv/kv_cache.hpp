@@ -51,7 +51,7 @@ class KVCache {
                    std::pmr::memory_resource* resource = std::pmr::get_default_resource())
       : KVCache(config, std::move(policy), nullptr, std::move(executor), resource) {}
 
-  /// With the pages of `pool`, which outlives the cache.
+  /// With the pages and the scratch memory of `pool`, which outlives the cache.
   KVCache(const CacheConfig& config, PolicyType policy, PagePool& pool, Executor executor = {})
       : KVCache(config, std::move(policy), &pool, std::move(executor), pool.resource()) {}
 
@@ -214,9 +214,9 @@ class KVCache {
   }
 
   /// Gives memory back that a long prompt has left behind: scratch beyond what the live entries
-  /// need, and idle pages of a pool of the cache's own. The next call may allocate again. Needs
-  /// memory for the smaller scratch first; where that is refused, std::bad_alloc, some of it stays
-  /// large.
+  /// need, where no other cache uses it, and idle pages of a pool of the cache's own. The next call
+  /// may allocate again. Needs memory for the smaller scratch first; where that is refused,
+  /// std::bad_alloc, some of it stays large.
   void trim() {
     check().sequence(0);
     runner_.workspaces().shrink(store_.longest(0, store_.heads()));
@@ -265,11 +265,11 @@ class KVCache {
   }
 
   /// Every byte held: all that came from the memory resource, pages of a shared pool as far as this
-  /// cache has them. (Beside it there is the cache object, with its copy of the config.)
-  /// Caches that share a pool hold, together, the sum of their bytes() and the pool's idle_bytes().
+  /// cache has them, and no scratch, which is that pool's. (Beside it there is the cache object,
+  /// with its copy of the config.) Caches that share a pool hold, together, the sum of their
+  /// bytes() and the pool's idle_bytes().
   MemoryUsage memory() const {
     MemoryUsage usage = store_.memory();
-    usage.workspace = runner_.workspaces().scratch_bytes();
     usage.bookkeeping += runner_.workspaces().bookkeeping_bytes();
     return usage;
   }
@@ -304,6 +304,7 @@ class KVCache {
     for (Index h = 0; h < store_.heads(); ++h) {
       store_.state(h).budget = config.budget.of(h % config.num_kv_heads);
     }
+    runner_.workspaces().use(store_.pool().scratch());
   }
 
   static Shape checked_shape(const CacheConfig& config, const PolicyType& policy, int workers) {

@@ -3,24 +3,29 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <memory_resource>
 #include <vector>
 
 #include "tersekv/config.hpp"
 #include "tersekv/errors.hpp"
+#include "tersekv/scratch_blocks.hpp"
 
 namespace tersekv {
 
 /// Fixed-size pages for the heads of one or many caches. A head that shrinks hands its pages back
 /// here at once, and the next head that grows, of any layer or sequence, gets them. `trim()` gives
-/// idle pages back to the memory resource.
+/// idle pages back to the memory resource. The caches' calls work in the same scratch memory, as
+/// much as the longest head needs, and find it in the processor's caches.
 ///
 /// All caches of a pool must need pages of the same size (same head_dim, codecs, page_size and
-/// policy statistics). Not thread-safe: a cache takes and gives pages only from the calling thread.
+/// policy statistics), and their calls must not overlap. Not thread-safe.
 class PagePool {
  public:
   explicit PagePool(std::pmr::memory_resource* resource = std::pmr::get_default_resource())
-      : resource_(resource), idle_(resource) {}
+      : resource_(resource),
+        idle_(resource),
+        scratch_(std::make_shared<detail::ScratchBlocks>(resource)) {}
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
   ~PagePool() { trim(); }
@@ -44,8 +49,9 @@ class PagePool {
 
   void give(std::byte* page) noexcept { idle_.push_back(page); }  // add_idle reserved the room
 
-  /// Idle pages back to the memory resource.
+  /// Idle pages back to the memory resource, and scratch when there are no caches.
   void trim() noexcept {
+    if (scratch_.use_count() == 1) scratch_->clear();
     for (std::byte* page : idle_) resource_->deallocate(page, size(), kAlignment);
     total_ -= static_cast<Index>(idle_.size());
     idle_.clear();
@@ -56,14 +62,20 @@ class PagePool {
   Index page_bytes() const { return page_bytes_; }
   Index pages() const { return total_; }
   Index idle_pages() const { return static_cast<Index>(idle_.size()); }
-  /// Bytes that no cache has: idle pages, and the list that remembers them.
-  Index idle_bytes() const { return idle_pages() * page_bytes_ + bookkeeping_bytes(); }
-  /// Bytes of the list that remembers idle pages.
+  /// Bytes that no cache counts: idle pages, scratch, and the lists that remember them.
+  Index idle_bytes() const {
+    return idle_pages() * page_bytes_ + scratch_bytes() + bookkeeping_bytes();
+  }
+  Index scratch_bytes() const { return scratch_->bytes(); }
+  /// Bytes of the lists that remember idle pages and scratch.
   Index bookkeeping_bytes() const {
-    return static_cast<Index>(idle_.capacity() * sizeof(std::byte*));
+    return static_cast<Index>(idle_.capacity() * sizeof(std::byte*)) +
+           scratch_->bookkeeping_bytes();
   }
   /// Everything the pool holds, pages lent to caches included.
-  Index bytes() const { return total_ * page_bytes_ + bookkeeping_bytes(); }
+  Index bytes() const { return total_ * page_bytes_ + scratch_bytes() + bookkeeping_bytes(); }
+  /// For the caches' workers.
+  const std::shared_ptr<detail::ScratchBlocks>& scratch() const { return scratch_; }
 
  private:
   static constexpr std::size_t kAlignment = 64;
@@ -80,6 +92,7 @@ class PagePool {
 
   std::pmr::memory_resource* resource_;
   std::pmr::vector<std::byte*> idle_;
+  std::shared_ptr<detail::ScratchBlocks> scratch_;
   Index page_bytes_ = 0;
   Index total_ = 0;
 };

@@ -91,8 +91,8 @@ struct SelectorBase {
   /// entries of the budget are the merger's.
   void validate(const Shape&, Index /*budget*/, Index /*set_aside*/) const {}
   TERSEKV_HD Index statistics(const Shape&) const { return 0; }
-  /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what memory
-  /// is reserved for. More is an error.
+  /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what
+  /// memory is reserved for. More is an error.
   Index max_length(const Shape&, Index /*budget*/, Index /*chunk*/) const { return kUnlimited; }
 };
 

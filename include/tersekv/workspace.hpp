@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <memory_resource>
 #include <type_traits>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "tersekv/config.hpp"
 #include "tersekv/head.hpp"
 #include "tersekv/policy.hpp"
+#include "tersekv/scratch_blocks.hpp"
 
 namespace tersekv::detail {
 
@@ -39,14 +41,15 @@ struct WorkspaceForm {
   }
 };
 
-/// Cuts a block of four-byte numbers into buffers; without a block, only counts.
+/// Cuts a block of four-byte numbers into buffers, each of whole cache lines; without a block, only
+/// counts.
 struct Cutter {
   float* block = nullptr;
   Index used = 0;
   float* operator()(Index n, bool wanted = true) {
     if (!wanted) return nullptr;
     float* part = block == nullptr ? nullptr : block + used;
-    used += padded_dim(n);  // no two buffers share a cache line
+    used += padded_dim(n);
     return part;
   }
 };
@@ -111,43 +114,6 @@ struct HeadBuffers {
   alignas(std::atomic_ref<Index>::required_alignment) Index pending_ = 0;
 };
 
-/// What buffers are cut from: none of their vectors lies in two cache lines.
-struct alignas(64) CacheLine {
-  float numbers[std::size_t{simd::kMostLanes}];
-};
-
-/// Buffers for heads of at most some number of entries, with the memory that they are cut from.
-template <class Buffers>
-class Space {
- public:
-  explicit Space(std::pmr::memory_resource* resource) : block_(resource) {}
-
-  Index entries() const { return entries_; }
-  Index bytes() const { return static_cast<Index>(block_.capacity() * sizeof(CacheLine)); }
-  Buffers& buffers() { return buffers_; }
-
-  /// Cut anew for heads of at most `entries` entries, whole pages; `more` goes to Buffers::cut.
-  /// Throws std::bad_alloc, and is then as before.
-  template <class... More>
-  void resize(Index entries, const WorkspaceForm& form, More... more) {
-    Cutter count, take;
-    Buffers buffers;
-    buffers.cut(count, entries, form, more...);
-    std::pmr::vector<CacheLine> block(static_cast<std::size_t>(count.used / simd::kMostLanes),
-                                      block_.get_allocator());
-    take.block = reinterpret_cast<float*>(block.data());
-    buffers.cut(take, entries, form, more...);
-    block_.swap(block);  // of the same resource
-    buffers_ = buffers;
-    entries_ = entries;
-  }
-
- private:
-  std::pmr::vector<CacheLine> block_;
-  Buffers buffers_;
-  Index entries_ = 0;
-};
-
 /// What one worker uses for one head.
 struct Spaces {
   WorkerBuffers& worker;
@@ -160,69 +126,100 @@ struct Spaces {
   }
 };
 
-/// The scratch memory of an executor's workers, and of `most_shared` heads that they share.
+/// The scratch memory of an executor's workers, and of `most_shared` heads that they share, cut out
+/// of blocks that other caches may use between calls.
 class Workspaces {
  public:
   Workspaces(Index workers, Index most_shared, const WorkspaceForm& form,
              std::pmr::memory_resource* resource)
-      : form_(form), workers_(resource), heads_(resource) {
-    workers_.reserve(static_cast<std::size_t>(workers));
-    heads_.reserve(static_cast<std::size_t>(workers + most_shared));
-    for (Index w = 0; w < workers; ++w) workers_.emplace_back(resource);
-    for (Index h = 0; h < workers + most_shared; ++h) heads_.emplace_back(resource);
-  }
+      : form_(form),
+        workers_(static_cast<std::size_t>(workers), resource),
+        heads_(static_cast<std::size_t>(workers + most_shared), resource) {}
 
+  /// Before all others: the blocks.
+  void use(std::shared_ptr<ScratchBlocks> blocks) noexcept { blocks_ = std::move(blocks); }
+
+  /// Before the first of these in a call: buffers where the blocks are now.
+  void find() {
+    if (generation_ != blocks_->generation()) cut();
+  }
   /// For a head that worker `worker` alone works on.
   Spaces of(int worker) {
     const auto w = static_cast<std::size_t>(worker);
-    return {workers_[w].buffers(), heads_[w].buffers()};
+    return {workers_[w], heads_[w]};
   }
   /// For shared head number `shared`.
   Spaces of(int worker, Index shared) {
-    return {workers_[static_cast<std::size_t>(worker)].buffers(), shared_head(shared)};
+    return {workers_[static_cast<std::size_t>(worker)], shared_head(shared)};
   }
   HeadBuffers& shared_head(Index shared) {
-    return heads_[workers_.size() + static_cast<std::size_t>(shared)].buffers();
+    return heads_[workers_.size() + static_cast<std::size_t>(shared)];
   }
 
   /// Room for heads of up to `entries` entries. Grows by half at least, so that a head which grows
-  /// by one entry a step seldom allocates.
+  /// by one entry a step seldom allocates. Throws std::bad_alloc; there is then as much as before,
+  /// or more.
   void reserve(Index entries) {
-    resize([&](Index before) {
-      return entries <= before ? before : std::max(entries, before + before / 2);
-    });
+    if (entries <= entries_) return;
+    const Index wanted = form_.whole_pages(std::max(entries, entries_ + entries_ / 2));
+    for_each_block(wanted, [&](Index i, Index floats) { blocks_->reserve(i, floats); });
+    entries_ = wanted;
+    cut();
   }
-  /// No more room than for heads of up to `entries` entries. Where memory for one of the smaller
-  /// blocks is refused, those not yet replaced are as they were.
+  /// No more room than for heads of up to `entries` entries, where no other cache uses the blocks.
+  /// Throws std::bad_alloc where memory for a smaller block is refused; some are then large still.
   void shrink(Index entries) {
-    resize([&](Index) { return entries; });
+    if (blocks_.use_count() > kOwners) return;
+    entries_ = std::min(entries_, form_.whole_pages(entries));
+    Index blocks = 0;
+    for_each_block(entries_, [&](Index i, Index floats) {
+      blocks_->shrink(i, floats);
+      blocks = i + 1;
+    });
+    blocks_->keep(blocks);
+    cut();
   }
 
-  Index scratch_bytes() const {
-    Index bytes = 0;
-    for (const auto& space : workers_) bytes += space.bytes();
-    for (const auto& space : heads_) bytes += space.bytes();
-    return bytes;
-  }
   Index bookkeeping_bytes() const {
-    return static_cast<Index>(workers_.capacity() * sizeof(Space<WorkerBuffers>) +
-                              heads_.capacity() * sizeof(Space<HeadBuffers>));
+    return static_cast<Index>(workers_.capacity() * sizeof(WorkerBuffers) +
+                              heads_.capacity() * sizeof(HeadBuffers));
   }
 
  private:
+  static constexpr long kOwners = 2;  // of blocks that one cache uses: it and the pool
+
+  /// f(buffers, what else their `cut` is told) for those of every block.
   template <class F>
-  void resize(F&& wanted) {
-    const auto fit = [&](auto& space, auto... more) {
-      const Index entries = form_.whole_pages(wanted(space.entries()));
-      if (entries != space.entries()) space.resize(entries, form_, more...);
-    };
-    for (auto& space : workers_) fit(space);
-    for (std::size_t h = 0; h < heads_.size(); ++h) fit(heads_[h], h >= workers_.size());
+  void for_each_buffers(F&& f) {
+    for (WorkerBuffers& buffers : workers_) f(buffers);
+    for (std::size_t h = 0; h < heads_.size(); ++h) f(heads_[h], h >= workers_.size());
+  }
+  /// f(block, floats) for what heads of `entries` entries need.
+  template <class F>
+  void for_each_block(Index entries, F&& f) {
+    Index block = 0;
+    for_each_buffers([&](const auto& buffers, auto... more) {
+      auto counted = buffers;
+      Cutter count;
+      counted.cut(count, entries, form_, more...);
+      f(block++, entries == 0 ? 0 : count.used);
+    });
+  }
+  void cut() {
+    generation_ = blocks_->generation();
+    Index block = 0;
+    for_each_buffers([&](auto& buffers, auto... more) {
+      Cutter take{entries_ == 0 ? nullptr : blocks_->block(block)};
+      ++block;
+      buffers.cut(take, entries_, form_, more...);
+    });
   }
 
   WorkspaceForm form_;
-  std::pmr::vector<Space<WorkerBuffers>> workers_;
-  std::pmr::vector<Space<HeadBuffers>> heads_;
+  std::shared_ptr<ScratchBlocks> blocks_;
+  Index entries_ = 0, generation_ = 0;
+  std::pmr::vector<WorkerBuffers> workers_;
+  std::pmr::vector<HeadBuffers> heads_;
 };
 
 }  // namespace tersekv::detail
