@@ -249,9 +249,10 @@ Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
   constexpr Index kPiece = 1024;
   const CacheShape& shape = request.shape;
   HeadTimes times;
+  tersekv::PagePool pool;  // what it holds beside pages is all layers'
   tersekv::KVCache<tersekv::Full, Codec, Codec, Executor> cache(
       {.num_q_heads = shape.q_heads, .num_kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
-      {}, Executor(*request.team, times));
+      {}, pool, Executor(*request.team, times));
   const std::vector<float> zeros(std::min(kPiece, tokens) * shape.q_heads * shape.head_dim);
   const auto view = [&](Index count, Index heads) {
     return tersekv::nhd_view(zeros.data(), count, heads, shape.head_dim);
@@ -264,7 +265,7 @@ Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
   std::vector<float> out(shape.q_heads * shape.head_dim);
   cache.extend(view(1, shape.q_heads), view(1, shape.kv_heads), view(1, shape.kv_heads),
                tersekv::nhd_view(out.data(), 1, shape.q_heads, shape.head_dim));
-  return shape.layers * cache.bytes();
+  return shape.layers * cache.bytes() + pool.idle_bytes();
 }
 
 using MakeCaches = std::unique_ptr<LayerCaches>(const CacheRequest&);
