@@ -32,6 +32,9 @@ class AttentionPass {
   using Value = typename Head::Value;
   static constexpr bool kPairs = simd::kFastPairs && std::is_same_v<Key, BFloat16>;
   static constexpr bool kBytes = Codec<Key>::scaled && Codec<Value>::scaled;
+  /// Of what is asked for far, so many bytes before a softmax: memory would else have nothing to
+  /// do.
+  static constexpr Index kAskedMeanwhile = 2048;
 
  public:
   AttentionPass(const Head& head, const AttentionRequest& request, const AttentionBuffers& buffers)
@@ -139,11 +142,14 @@ class AttentionPass {
   const Value* after_values(Index at, Index stop) const {
     if (at + block_ < stop) return values_at(at + block_);
     if (stop == request_.visible) return values_at(at);
+    if (value_order_.far) return values_at(stop) + kAskedMeanwhile / Index{sizeof(Value)};
     return asks_a_page_on() ? values_at(stop) : reinterpret_cast<const Value*>(keys_at(stop));
   }
-  /// Keys or values of bytes are so few that those which come next would be asked for late.
+  /// What is asked for far, or what is so few bytes that those which come next would be asked for
+  /// late: the next page's keys along with the keys, and its values along with the values.
   bool asks_a_page_on() const {
-    return kBytes && from_memory_ && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
+    const bool few_bytes = kBytes && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
+    return from_memory_ && (simd::kAsksFar || few_bytes);
   }
 
   /// What makes logits of products: those of powers of two.
@@ -176,15 +182,16 @@ class AttentionPass {
       head_.ask_for_scales(index + 1);
     }
     if constexpr (Codec<Key>::scaled) {
-      byte_key_tile(keys_at(start), ahead, page, dim_, vectors, byte_queries_.from(blind),
-                    rows_ - blind, head_.key_scale_page(index) + place, false, out, tile_);
+      byte_key_tile(keys_at(start), ahead, key_order_.far, page, dim_, vectors,
+                    byte_queries_.from(blind), rows_ - blind, head_.key_scale_page(index) + place,
+                    false, out, tile_);
     } else if constexpr (kPairs) {
-      pair_tile(keys_at(start), ahead, key_order_.lead, page, dim_, vectors,
+      pair_tile(keys_at(start), ahead, key_order_, page, dim_, vectors,
                 request_.query + blind * dim_,
                 pairs_ == nullptr ? nullptr : pairs_ + blind * dim_ / 2, rows_ - blind, scale(),
                 out, tile_);
     } else {
-      key_tile(keys_at(start), ahead, key_order_.lead, page, dim_, vectors,
+      key_tile(keys_at(start), ahead, key_order_, page, dim_, vectors,
                request_.query + blind * dim_, rows_ - blind, scale(), out, tile_);
     }
     if (request_.logits == nullptr) return;
@@ -235,6 +242,9 @@ class AttentionPass {
   }
 
   void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {
+    if (value_order_.far && request_.out != nullptr && start + entries < request_.visible) {
+      simd::ask<2>(values_at(start + entries), kAskedMeanwhile);
+    }
     if (seen(blind) - start >= entries) {
       softmax_.add(blind, rows_, row_of(blind, start), tile_, entries, entries, weights);
     } else {
@@ -256,7 +266,7 @@ class AttentionPass {
         const Index entries = std::min(block_, stop - at);
         make_byte_shares(head_.value_scale_page(head_.page_index(at)) + head_.in_page(at), at,
                          entries, blind);
-        byte_value_tile(values_at(at), after_values(at, stop), dim_, entries,
+        byte_value_tile(values_at(at), after_values(at, stop), value_order_.far, dim_, entries,
                         buffers_.tile + in_tile(blind, at), rows_ - blind, tile_,
                         buffers_.share_units + blind, factors, section_.values(blind), row_floats_);
       }
@@ -273,8 +283,8 @@ class AttentionPass {
               std::min(value_order_.at_once, end - i)};
         }
       }
-      value_tile(runs, count, dim_, row_of(blind, start), rows_ - blind, tile_, factors,
-                 section_.values(blind), row_floats_);
+      value_tile(runs, count, value_order_.far, dim_, row_of(blind, start), rows_ - blind, tile_,
+                 factors, section_.values(blind), row_floats_);
     }
     const Index page = head_.page_index(start);
     if (from_memory_ && page < last_page() && head_.in_page(stop) == 0) head_.read_on(page);

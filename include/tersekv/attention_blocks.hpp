@@ -48,15 +48,17 @@ inline constexpr int kKeyVectors = kSumBlock / kRowBlock;
 inline constexpr Index kAskedBytes = 16384;
 /// In which order a page's keys or its values are read, `rows` rows of `row_bytes` bytes: all of
 /// `at_once` rows, a whole number of runs, come before others, and are asked for when those are
-/// read that come `lead` rows before them.
+/// read that come `lead` rows before them: near, or far, into the second-level cache.
 struct ReadingOrder {
   Index at_once = 0, lead = 0;
+  bool far = false;
 
-  /// Memory gives most if it is asked for half a page, or a page where that is little, at a time.
+  /// Memory gives most if it is asked for half a page, or a page where that is little, at a time;
+  /// far, if a page before.
   static ReadingOrder from_memory(Index rows, Index row_bytes) {
     const Index page = rows * row_bytes, few = kAskedBytes * 3 / 4;
     const Index at_once = page <= few ? rows : in_runs(rows, page / 2, row_bytes);
-    return {at_once, at_once};
+    return {at_once, simd::kAsksFar ? rows : at_once, simd::kAsksFar};
   }
   /// What a single query row reads from caches may be asked for a page ahead.
   static ReadingOrder from_caches(Index rows, Index row_bytes, bool one_query_row) {
@@ -76,9 +78,26 @@ const T* row_later(const T* rows, const T* ahead, Index count, Index row_size, I
   return row < count ? rows + row * row_size : ahead + (row - count) * row_size;
 }
 
-/// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. With Ahead what
-/// is read `lead` dimensions later is asked for: of these keys, or then from `ahead` on.
-template <int Rows, int Vectors, bool Ahead, class Key>
+/// Query rows from which what comes next is asked for in between. Where memory is the limit it
+/// disturbs the prefetching of AMD's processors up to Zen 4, and hides a wait that others' leaves.
+inline constexpr int kRowsThatAsk = simd::kZen == 4 ? 4 : 1;
+
+/// Calls f.template operator()<ask>() with how blocks of Rows query rows ask for what comes later.
+template <int Rows, class F>
+inline void with_ask(bool far, F&& f) {
+  if constexpr (Rows < kRowsThatAsk) {
+    f.template operator()<simd::Ask::nothing>();
+  } else {
+    if constexpr (simd::kAsksFar) {
+      if (far) return f.template operator()<simd::Ask::far>();
+    }
+    f.template operator()<simd::Ask::near>();
+  }
+}
+
+/// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. What is read
+/// `lead` dimensions later may be asked for: of these keys, or then from `ahead` on.
+template <int Rows, int Vectors, simd::Ask ask, class Key>
 inline void key_block(const Key* keys, const Key* ahead, Index lead, Index page_size,
                       Index head_dim, const float* rows, Index row_stride, float scale, float* out,
                       Index out_stride) {
@@ -87,7 +106,7 @@ inline void key_block(const Key* keys, const Key* ahead, Index lead, Index page_
     const Key* asked = row_later(keys, ahead, head_dim, page_size, start + lead);
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     const auto add = [&](Index j) {
-      if constexpr (Ahead) simd::prefetch<Vectors>(asked + (j - start) * page_size);
+      simd::prefetch<ask, Vectors>(asked + (j - start) * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
       TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
@@ -119,24 +138,22 @@ inline void key_block(const Key* keys, const Key* ahead, Index lead, Index page_
   }
 }
 
-/// Query rows from which what comes next is asked for in between. Where memory is the limit it
-/// disturbs the prefetching of AMD's processors up to Zen 4, and hides a wait that others' leaves.
-inline constexpr int kRowsThatAsk = simd::kZen == 4 ? 4 : 1;
-
 /// out[r, i] = scale * <rows[r], key i> for the first `vectors` * kLanes entries at `keys`, of a
-/// page of `page_size`. `ahead` is what will be read next, as much of it, and asked for by `lead`
-/// dimensions.
+/// page of `page_size`. `ahead` is what will be read later, as much of it, and asked for as `order`
+/// says.
 template <class Key>
-void key_tile(const Key* keys, const Key* ahead, Index lead, Index page_size, Index head_dim,
-              Index vectors, const float* rows, Index num_rows, float scale, float* out,
-              Index out_stride) {
+void key_tile(const Key* keys, const Key* ahead, const ReadingOrder& order, Index page_size,
+              Index head_dim, Index vectors, const float* rows, Index num_rows, float scale,
+              float* out, Index out_stride) {
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      for_runs<kKeyVectors>(vectors, [&]<int Vectors>(Index v) {
-        const Index at = v * simd::kLanes;
-        key_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
-            keys + at, (r == 0 ? ahead : keys) + at, lead, page_size, head_dim, rows + r * head_dim,
-            head_dim, scale, out + r * out_stride + at, out_stride);
+      with_ask<Rows>(order.far, [&]<simd::Ask ask>() {
+        for_runs<kKeyVectors>(vectors, [&]<int Vectors>(Index v) {
+          const Index at = v * simd::kLanes;
+          key_block<Rows, Vectors, ask>(keys + at, (r == 0 ? ahead : keys) + at, order.lead,
+                                        page_size, head_dim, rows + r * head_dim, head_dim, scale,
+                                        out + r * out_stride + at, out_stride);
+        });
       });
     });
   }
@@ -154,7 +171,7 @@ struct ValueRun {
 /// 1. What lies ahead is asked for. Of each entry, `rest` more bytes are read: where nothing is
 /// asked for, so that memory is read in order, else 0. Sums go on from what they were, entry by
 /// entry: the same bits whatever the runs.
-template <int Rows, int Vectors, bool Ahead, class Value>
+template <int Rows, int Vectors, simd::Ask ask, class Value>
 inline void value_block(const ValueRun<Value>* runs, Index count, Index column, Index head_dim,
                         Index rest, const float* weights, Index weight_stride, const float* factors,
                         float* sums, Index sum_stride) {
@@ -170,7 +187,7 @@ inline void value_block(const ValueRun<Value>* runs, Index count, Index column, 
     const Value *values = runs[run].values + column, *ahead = runs[run].ahead + column;
     const Index entries = runs[run].entries;
     for (Index i = 0; i < entries; ++i) {
-      if constexpr (Ahead) simd::prefetch<Vectors>(ahead + i * head_dim);
+      simd::prefetch<ask, Vectors>(ahead + i * head_dim);
       simd::Floats row[std::size_t{Vectors}];
       simd::load_spread<Vectors>(values + i * head_dim, row);
       simd::touch(values + i * head_dim + Vectors * simd::kLanes, rest);
@@ -191,9 +208,10 @@ inline void value_block(const ValueRun<Value>* runs, Index count, Index column, 
 
 /// The same for `num_rows` rows and all columns, in whole vectors: sums has room for them.
 template <class Value>
-[[gnu::noinline]] void value_tile(const ValueRun<Value>* runs, Index count, Index head_dim,
-                                  const float* weights, Index num_rows, Index weight_stride,
-                                  const float* factors, float* sums, Index sum_stride) {
+[[gnu::noinline]] void value_tile(const ValueRun<Value>* runs, Index count, bool far,
+                                  Index head_dim, const float* weights, Index num_rows,
+                                  Index weight_stride, const float* factors, float* sums,
+                                  Index sum_stride) {
   const Index vectors = padded_dim(head_dim) / simd::kLanes;
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
@@ -203,13 +221,16 @@ template <class Value>
       const float *shares = weights + r * weight_stride, *factor = factors;
       if (factor != nullptr) factor += r;
       for (Index run = 0; run < count; run += at_once) {
-        for_runs<most>(vectors, [&]<int Vectors>(Index v) {
-          const Index column = v * simd::kLanes, after = head_dim - column - Vectors * simd::kLanes;
-          const Index rest =
-              Rows < kRowsThatAsk && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
-          value_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(runs + run, at_once, column, head_dim,
-                                                             rest, shares, weight_stride, factor,
-                                                             sums + r * sum_stride, sum_stride);
+        with_ask<Rows>(far, [&]<simd::Ask ask>() {
+          for_runs<most>(vectors, [&]<int Vectors>(Index v) {
+            const Index column = v * simd::kLanes;
+            const Index after = head_dim - column - Vectors * simd::kLanes;
+            const Index rest =
+                Rows < kRowsThatAsk && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
+            value_block<Rows, Vectors, ask>(runs + run, at_once, column, head_dim, rest, shares,
+                                            weight_stride, factor, sums + r * sum_stride,
+                                            sum_stride);
+          });
         });
         shares += runs[run].entries;
         factor = nullptr;

@@ -45,7 +45,7 @@ inline bool make_pairs(const float* rows, Index num_rows, Index head_dim, float*
 }
 
 /// As key_block, of two dimensions at a time and for an even number of vectors.
-template <int Rows, int Vectors, bool Ahead>
+template <int Rows, int Vectors, simd::Ask ask>
 inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index lead, Index page_size,
                        Index head_dim, const float* pairs, float scale, float* out,
                        Index out_stride) {
@@ -54,11 +54,9 @@ inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index lead, 
     const BFloat16* asked = row_later(keys, ahead, head_dim, page_size, start + lead);
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     for (Index pair = start / 2; pair < end / 2; ++pair) {
-      if constexpr (Ahead) {
-        simd::prefetch<Vectors>(asked);
-        simd::prefetch<Vectors>(asked + page_size);
-        asked += 2 * page_size;
-      }
+      simd::prefetch<ask, Vectors>(asked);
+      simd::prefetch<ask, Vectors>(asked + page_size);
+      asked += 2 * page_size;
       simd::Ints k[std::size_t{Vectors}];
       TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; v += 2) {
         const BFloat16* lower = keys + 2 * pair * page_size + v * simd::kLanes;
@@ -93,26 +91,31 @@ inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index lead, 
 }
 
 /// As key_tile, for rows that are also there as `pairs`, or not, if that is null.
-inline void pair_tile(const BFloat16* keys, const BFloat16* ahead, Index lead, Index page_size,
-                      Index head_dim, Index vectors, const float* rows, const float* pairs,
-                      Index num_rows, float scale, float* out, Index out_stride) {
+inline void pair_tile(const BFloat16* keys, const BFloat16* ahead, const ReadingOrder& order,
+                      Index page_size, Index head_dim, Index vectors, const float* rows,
+                      const float* pairs, Index num_rows, float scale, float* out,
+                      Index out_stride) {
   const Index even = pairs == nullptr ? 0 : vectors / 2 * 2;
   for (Index r = 0; even > 0 && r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      const auto block = [&]<int Vectors>(Index v) {
-        const Index at = v * simd::kLanes;
-        pair_block<Rows, Vectors, (Rows >= kRowsThatAsk)>(
-            keys + at, (r == 0 ? ahead : keys) + at, lead, page_size, head_dim,
-            pairs + r * head_dim / 2, scale, out + r * out_stride + at, out_stride);
-      };
-      Index v = 0;
-      for (; v + kKeyVectors <= even; v += kKeyVectors) block.template operator()<kKeyVectors>(v);
-      for (; v < even; v += 2) block.template operator()<2>(v);
+      with_ask<Rows>(order.far, [&]<simd::Ask ask>() {
+        const auto block = [&]<int Vectors>(Index v) {
+          const Index at = v * simd::kLanes;
+          pair_block<Rows, Vectors, ask>(keys + at, (r == 0 ? ahead : keys) + at, order.lead,
+                                         page_size, head_dim, pairs + r * head_dim / 2, scale,
+                                         out + r * out_stride + at, out_stride);
+        };
+        Index v = 0;
+        for (; v + kKeyVectors <= even; v += kKeyVectors) {
+          block.template operator()<kKeyVectors>(v);
+        }
+        for (; v < even; v += 2) block.template operator()<2>(v);
+      });
     });
   }
   if (even == vectors) return;
   const Index at = even * simd::kLanes;
-  key_tile(keys + at, ahead + at, lead, page_size, head_dim, vectors - even, rows, num_rows, scale,
+  key_tile(keys + at, ahead + at, order, page_size, head_dim, vectors - even, rows, num_rows, scale,
            out + at, out_stride);
 }
 

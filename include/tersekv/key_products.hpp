@@ -47,21 +47,23 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
   for (Index from = 0; from < dim; from += most) {
     const Index dims = std::min(most, dim - from);
     make_byte_row(vector + from, dims, scale, digits, units);
-    for_product_runs<kByteVectors<1>>(
-        head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
-          const Index next = slot - at + page_size < last ? page + 1 : page;
-          const Index skip = from * page_size + 4 * at;
-          byte_key_block<1, Vectors, true>(head.key_page(page) + skip, head.key_page(next) + skip,
-                                           page_size, dims, {digits, units, most},
-                                           head.key_scale_page(page) + at, from > 0, out + slot, 0);
-        });
+    with_ask<kRowsThatAsk>(last >= kMemoryEntries, [&]<simd::Ask ask>() {
+      for_product_runs<kByteVectors<1>>(
+          head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
+            const Index next = slot - at + page_size < last ? page + 1 : page;
+            const Index skip = from * page_size + 4 * at;
+            byte_key_block<1, Vectors, ask>(
+                head.key_page(page) + skip, head.key_page(next) + skip, page_size, dims,
+                {digits, units, most}, head.key_scale_page(page) + at, from > 0, out + slot, 0);
+          });
+    });
   }
 }
 
 /// out[i] = scale * <row, key of entry i> for Vectors * kLanes entries of a page: two runs of
-/// dimensions at a time, whose sums need not wait for each other. With Ahead what is read later,
-/// as much from `ahead` on, is asked for.
-template <int Vectors, bool Ahead, class Key>
+/// dimensions at a time, whose sums need not wait for each other. What is read later, as much from
+/// `ahead` on, may be asked for.
+template <int Vectors, simd::Ask ask, class Key>
 void product_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
                    const float* row, float scale, float* out) {
   simd::Floats total[std::size_t{Vectors}] = {};
@@ -69,7 +71,7 @@ void product_block(const Key* keys, const Key* ahead, Index page_size, Index hea
     simd::Floats sums[2][std::size_t{Vectors}] = {};
     const auto add = [&](int run, Index i) {
       const Index j = start + run * kKeyRun + i;
-      if constexpr (Ahead) simd::prefetch<Vectors>(ahead + j * page_size);
+      simd::prefetch<ask, Vectors>(ahead + j * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
       TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
@@ -107,12 +109,15 @@ void key_products(const Head& head, Index first, Index last, const float* vector
     byte_key_products(head, first, last, vector, scale, out);
   } else {
     const Index page_size = head.page_size(), dim = head.head_dim();
-    for_product_runs<kKeyVectors>(
-        head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
-          const Index next = slot - at + page_size < last ? page + 1 : page;
-          product_block<Vectors, true>(head.key_page(page) + at, head.key_page(next) + at,
-                                       page_size, dim, vector, scale, out + slot);
-        });
+    // What attention has just read of a shorter head is in the second-level cache.
+    with_ask<kRowsThatAsk>(last >= kMemoryEntries, [&]<simd::Ask ask>() {
+      for_product_runs<kKeyVectors>(
+          head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
+            const Index next = slot - at + page_size < last ? page + 1 : page;
+            product_block<Vectors, ask>(head.key_page(page) + at, head.key_page(next) + at,
+                                        page_size, dim, vector, scale, out + slot);
+          });
+    });
   }
 }
 
@@ -126,8 +131,8 @@ void few_key_products(const Head& head, Index first, const float* vector, float 
     detail::byte_key_products(head, start, first + simd::kMostLanes, vector, scale, out);
   } else {
     const auto* keys = head.key_page(head.page_index(first)) + head.in_page(first);
-    detail::product_block<detail::kLeastRun, false>(keys, keys, head.page_size(), head.head_dim(),
-                                                    vector, scale, out + first);
+    detail::product_block<detail::kLeastRun, simd::Ask::nothing>(
+        keys, keys, head.page_size(), head.head_dim(), vector, scale, out + first);
   }
 }
 

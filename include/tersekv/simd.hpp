@@ -40,6 +40,15 @@ inline constexpr int kZen = 5;
 inline constexpr int kZen = 4;
 #endif
 
+/// Whether what is in memory is best asked for a page ahead, into the second-level cache: Intel's
+/// processors have more places for what that one waits for than for the first level's. AMD's are
+/// better asked into the first, and later.
+#if defined(__x86_64__)
+inline constexpr bool kAsksFar = kZen == 0;
+#else
+inline constexpr bool kAsksFar = false;
+#endif
+
 /// Lanes of the widest vectors: what is laid out in whole vectors is so for them, and a program of
 /// parts compiled for different machines agrees about it.
 inline constexpr int kMostLanes = 16;
@@ -116,13 +125,16 @@ inline void ask(const void* p, Index bytes) {
   asm volatile("");  // g++ leaves out calls of functions that have no other effect
 }
 
-/// Asks for the memory of Vectors vectors of elements from p on to come into the first-level cache:
-/// what lies in the second is then moved but once.
-template <int Vectors, class T>
+/// Who reads asks for as much of what comes later, near or far: into the first-level cache, as what
+/// lies in the second is then moved but once, or into the second.
+enum class Ask { nothing, near, far };
+/// Asks so for the memory of Vectors vectors of elements from p on.
+template <Ask ask, int Vectors, class T>
 [[gnu::always_inline]] inline void prefetch(const T* p) {
   constexpr int line = 64 / static_cast<int>(sizeof(T));
+  if constexpr (ask == Ask::nothing) return;
   TERSEKV_HOST_UNROLL for (int i = 0; i < Vectors * kLanes; i += line) {
-    __builtin_prefetch(p + i, 0, 3);
+    __builtin_prefetch(p + i, 0, ask == Ask::near ? 3 : 2);
   }
 }
 

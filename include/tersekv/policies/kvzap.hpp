@@ -17,7 +17,7 @@ struct KVzap : Policy<TokenScore, BelowThreshold, Drop> {
 };
 
 struct KVzapOptions {
-  float threshold = -4.0f;  ///< in units of the surrogate's log-scores, by whose spread it is chosen
+  float threshold = -4.0f;  ///< of the surrogate's log-scores; chosen by their spread
   Index window = 128;       ///< latest tokens protected, >= 0
 };
 
