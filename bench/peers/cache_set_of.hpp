@@ -38,7 +38,8 @@ class CacheSet final : public AnySet {
   }
 
   std::unique_ptr<AnySet> clone() const override {
-    auto copy = std::unique_ptr<CacheSet>(new CacheSet(shape_, caches_[0].clone(), pool_));
+    auto pool = std::make_shared<PagePool>();  // its own, whose lists count as the copy's
+    auto copy = std::unique_ptr<CacheSet>(new CacheSet(shape_, caches_[0].clone(*pool), pool));
     copy->refresh();
     return copy;
   }

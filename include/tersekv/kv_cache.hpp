@@ -59,13 +59,9 @@ class KVCache {
   KVCache& operator=(KVCache&&) = delete;
 
   /// A deep copy, with pages from the same shared pool or a pool of its own. O(bytes()).
-  KVCache clone() const {
-    check().sequence(0);
-    KVCache copy(config_, policy_, shared_pool_, runner_.executor(), store_.pool().resource());
-    copy.store_.copy(store_);
-    copy.runner_.workspaces().reserve(store_.longest(0, store_.heads()));
-    return copy;
-  }
+  KVCache clone() const { return copy_on(shared_pool_, store_.pool().resource()); }
+  /// The same with pages from `pool`, which must outlive the copy.
+  KVCache clone(PagePool& pool) const { return copy_on(&pool, pool.resource()); }
 
   /// Appends the tokens of each chunk, attends causally to the cache and to the chunk (each token
   /// included), lets the policy observe, and compresses. Chunks name different sequences and may
@@ -305,6 +301,14 @@ class KVCache {
       store_.state(h).budget = config.budget.of(h % config.num_kv_heads);
     }
     runner_.workspaces().use(store_.pool().scratch());
+  }
+
+  KVCache copy_on(PagePool* shared, std::pmr::memory_resource* resource) const {
+    check().sequence(0);
+    KVCache copy(config_, policy_, shared, runner_.executor(), resource);
+    copy.store_.copy(store_);
+    copy.runner_.workspaces().reserve(store_.longest(0, store_.heads()));
+    return copy;
   }
 
   static Shape checked_shape(const CacheConfig& config, const PolicyType& policy, int workers) {

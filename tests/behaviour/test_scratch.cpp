@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <tersekv/tersekv.hpp>
 #include <utility>
 #include <vector>
@@ -145,6 +146,24 @@ TEST_CASE("scratch: it is given back by the last cache that trims, and by a pool
   CHECK(pool.scratch_bytes() > 0);
   pool.trim();
   CHECK(pool.bytes() == 0);
+}
+
+TEST_CASE("scratch: a clone on another pool takes nothing from its original's") {
+  PagePool pool, other;
+  KVCache<KeepKV> one(config(200), KeepKV{}, pool);
+  Rows(300).into(one);
+  const Index pages = pool.pages(), idle = pool.idle_bytes();
+  KVCache<KeepKV> copy = one.clone(other);
+  CHECK(copy.memory().keys == one.memory().keys);
+  CHECK(other.pages() - other.idle_pages() == pages - pool.idle_pages());
+  CHECK(other.scratch_bytes() > 0);
+  CHECK(Rows(5).into(copy) == Rows(5).into(one));
+  CHECK(pool.pages() == pages);
+  CHECK(pool.idle_bytes() == idle);
+  PagePool of_other_pages;
+  of_other_pages.set_page_bytes(64);
+  CHECK_THROWS_AS(one.clone(of_other_pages), std::invalid_argument);
+  CHECK(pool.idle_bytes() == idle);
 }
 
 }  // namespace
