@@ -10,7 +10,7 @@
 namespace tersekv {
 
 /// Query rows that are worked on at a time, but at least those of one token.
-inline constexpr Index kRowsAtOnce = 16;
+inline constexpr Index kRowsAtOnce = 32;
 inline Index tokens_at_once(Index group) { return std::max<Index>(1, kRowsAtOnce / group); }
 
 /// Entries of a section: sums over one join those over the sections before it. So partial sums of
