@@ -8,6 +8,7 @@
 #include "tersekv/attention_bytes.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
+#include "tersekv/head_view.hpp"
 #include "tersekv/simd.hpp"
 #include "tersekv/simd_spread.hpp"
 
