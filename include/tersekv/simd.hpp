@@ -130,11 +130,12 @@ inline void ask(const void* p, Index bytes) {
 enum class Ask { nothing, near, far };
 /// Asks so for the memory of Vectors vectors of elements from p on.
 template <Ask ask, int Vectors, class T>
-[[gnu::always_inline]] inline void prefetch(const T* p) {
-  constexpr int line = 64 / static_cast<int>(sizeof(T));
-  if constexpr (ask == Ask::nothing) return;
-  TERSEKV_HOST_UNROLL for (int i = 0; i < Vectors * kLanes; i += line) {
-    __builtin_prefetch(p + i, 0, ask == Ask::near ? 3 : 2);
+[[gnu::always_inline]] inline void prefetch([[maybe_unused]] const T* p) {
+  if constexpr (ask != Ask::nothing) {
+    constexpr int line = 64 / static_cast<int>(sizeof(T));
+    TERSEKV_HOST_UNROLL for (int i = 0; i < Vectors * kLanes; i += line) {
+      __builtin_prefetch(p + i, 0, ask == Ask::near ? 3 : 2);
+    }
   }
 }
 
