@@ -149,7 +149,7 @@ class AttentionPass {
   /// late: the next page's keys along with the keys, and its values along with the values.
   bool asks_a_page_on() const {
     const bool few_bytes = kBytes && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
-    return from_memory_ && (simd::kAsksFar || few_bytes);
+    return key_order_.far || (from_memory_ && few_bytes);
   }
 
   /// What makes logits of products: those of powers of two.
