@@ -47,7 +47,7 @@ class BareHead {
     spaces_.use(store_.pool().scratch());
     store_.reserve(0, capacity);
     store_.state(0).budget = budget;
-    spaces_.reserve(capacity);
+    spaces_.reserve({capacity});
   }
 
   tersekv::Head<KeyCodec, ValueCodec> head() {

@@ -9,9 +9,13 @@
 
 namespace tersekv {
 
-/// Query rows that are worked on at a time, but at least those of one token.
-inline constexpr Index kRowsAtOnce = 32;
-inline Index tokens_at_once(Index group) { return std::max<Index>(1, kRowsAtOnce / group); }
+/// Query rows that are worked on at a time: of a prompt, and of a cache that has seen none.
+inline constexpr Index kMostRows = 64, kFewRows = 16;
+/// Tokens that are worked on at a time, where up to `tokens` of them come together.
+inline Index tokens_at_once(Index group, Index tokens) {
+  const Index rows = std::min(std::max(tokens, kFewRows / group), kMostRows / group);
+  return std::max<Index>(rows, 1);
+}
 
 /// Entries of a section: sums over one join those over the sections before it. So partial sums of
 /// floats stay short, whatever the page size, and a million entries lose no more precision than a
@@ -29,7 +33,8 @@ struct SharedBuffers {
   Index stride = 0;           ///< of rows of logits: no less than the entries, in whole pages
 };
 
-/// Buffers of one worker for `attend`, for `rows` = tokens_at_once * group_size query rows.
+/// Buffers of one worker for `attend`, for `rows` query rows: those of `tokens` of a prompt, or of
+/// one.
 struct AttentionBuffers {
   float* tile = nullptr;     ///< [rows, block_entries] or [group_size, kSection]
   float* sums = nullptr;     ///< [2, AttentionSums::floats(rows, padded_dim(head_dim))]
@@ -47,7 +52,7 @@ struct AttentionBuffers {
 /// sees the first `visible` slots, the one before it one less, and so on.
 struct AttentionRequest {
   const float* query = nullptr;  ///< [tokens, group_size, head_dim]
-  Index tokens = 1;              ///< up to tokens_at_once(group_size)
+  Index tokens = 1;              ///< as many as the buffers have room for
   Index visible = 0;
   float alpha = 0.0f;  ///< compensation; used only where the cache has weights
   GroupReduce reduce = GroupReduce::sum;

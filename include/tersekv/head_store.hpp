@@ -209,7 +209,7 @@ struct CacheAccess {
   /// After the store was filled from outside: what a call after it relies on.
   template <class Cache>
   static void filled(Cache& cache) {
-    cache.runner_.workspaces().reserve(cache.store_.longest(0, cache.store_.heads()));
+    cache.runner_.workspaces().reserve({cache.store_.longest(0, cache.store_.heads())});
   }
 };
 

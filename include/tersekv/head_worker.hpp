@@ -201,7 +201,7 @@ class HeadWorker {
   static Index parts_of(Index entries) { return sections_of(entries) / 2; }
   /// Blocks of rows that are worked on at a time.
   Index blocks_of(Index rows) const {
-    const Index at_once = tokens_at_once(head_.shape().group_size);
+    const Index at_once = spaces_.worker.tokens;
     return (rows + at_once - 1) / at_once;
   }
 
@@ -210,7 +210,7 @@ class HeadWorker {
   template <class T>
   void attend_rows(const TokenView<const T>& q, Index first, Index last, Index start,
                    const TokenView<T>& out, float* lse, Index part = 0, Index parts = 1) {
-    const Index at_once = tokens_at_once(head_.shape().group_size);
+    const Index at_once = spaces_.worker.tokens;
     for (Index r = first + part * at_once; r < last; r += parts * at_once) {
       const AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
       tersekv::attend(head_, request, spaces_.attention());

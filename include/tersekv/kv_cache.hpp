@@ -209,10 +209,10 @@ class KVCache {
     for (Index h = 0; h < store_.heads(); ++h) store_.clear(h);
   }
 
-  /// Gives memory back that a long prompt has left behind: scratch beyond what the live entries
-  /// need, where no other cache uses it, and idle pages of a pool of the cache's own. The next call
-  /// may allocate again. Needs memory for the smaller scratch first; where that is refused,
-  /// std::bad_alloc, some of it stays large.
+  /// Gives memory back that a long prompt has left behind: scratch beyond what single tokens and
+  /// the live entries need, where no other cache uses it, and idle pages of a pool of the cache's
+  /// own. The next call may allocate again. Needs memory for the smaller scratch first; where that
+  /// is refused, std::bad_alloc, some of it stays large.
   void trim() {
     check().sequence(0);
     runner_.workspaces().shrink(store_.longest(0, store_.heads()));
@@ -307,7 +307,7 @@ class KVCache {
     check().sequence(0);
     KVCache copy(config_, policy_, shared, runner_.executor(), resource);
     copy.store_.copy(store_);
-    copy.runner_.workspaces().reserve(store_.longest(0, store_.heads()));
+    copy.runner_.workspaces().reserve({store_.longest(0, store_.heads())});
     return copy;
   }
 
@@ -352,7 +352,7 @@ class KVCache {
       store_.reserve(index_of(sequence, h), entries);
       most_entries = std::max(most_entries, entries);
     }
-    runner_.workspaces().reserve(most_entries);
+    runner_.workspaces().reserve({most_entries, every > 0 ? std::min(every, tokens) : tokens});
   }
   void return_pages(Index sequence) noexcept {
     for (Index h = 0; h < config_.num_kv_heads; ++h) store_.shrink(index_of(sequence, h));

@@ -54,17 +54,25 @@ struct Cutter {
   }
 };
 
+/// What heads may need room for.
+struct Extent {
+  Index entries = 0;
+  Index tokens = 1;  ///< that come together
+};
+
 /// Of one worker, whatever head it works on.
 struct WorkerBuffers {
   AttentionBuffers attention;
   Scratch scratch;
-  float* query = nullptr;  ///< [tokens_at_once, group_size, head_dim]
-  float* out = nullptr;    ///< [tokens_at_once, group_size, head_dim]
-  float* lse = nullptr;    ///< [tokens_at_once, group_size]
+  Index tokens = 0;        ///< worked on at a time
+  float* query = nullptr;  ///< [tokens, group_size, head_dim]
+  float* out = nullptr;    ///< [tokens, group_size, head_dim]
+  float* lse = nullptr;    ///< [tokens, group_size]
 
-  void cut(Cutter& take, Index entries, const WorkspaceForm& form) {
+  void cut(Cutter& take, const Extent& room, const WorkspaceForm& form) {
     const Index group = form.shape.group_size, dim = form.shape.head_dim;
-    const Index rows = tokens_at_once(group) * group;
+    tokens = tokens_at_once(group, room.tokens);
+    const Index rows = tokens * group;
     attention.tile = take(std::max(rows * block_entries(form.page_size), group * kSection));
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
     attention.softmax = take(RunningSoftmax::floats(rows));
@@ -76,9 +84,9 @@ struct WorkerBuffers {
     query = take(rows * dim);
     out = take(rows * dim);
     lse = take(rows);
-    scratch.floats = take(entries);
+    scratch.floats = take(room.entries);
     scratch.vector = take(dim);
-    scratch.slots = reinterpret_cast<std::int32_t*>(take(Scratch::kSlotLists * entries));
+    scratch.slots = reinterpret_cast<std::int32_t*>(take(Scratch::kSlotLists * room.entries));
   }
 };
 
@@ -88,8 +96,8 @@ struct HeadBuffers {
   float* attention = nullptr;   ///< [entries]
   float* raw_logits = nullptr;  ///< [group_size, entries] or null
 
-  void cut(Cutter& take, Index entries, const WorkspaceForm& form, bool in_sections) {
-    const Index group = form.shape.group_size;
+  void cut(Cutter& take, const Extent& room, const WorkspaceForm& form, bool in_sections) {
+    const Index group = form.shape.group_size, entries = room.entries;
     const Index sums = AttentionSums::floats(group, padded_dim(form.shape.head_dim));
     shared.stride = entries + kApart;
     shared.kept = take(group * sections_of(entries) * kSection);
@@ -156,23 +164,28 @@ class Workspaces {
     return heads_[workers_.size() + static_cast<std::size_t>(shared)];
   }
 
-  /// Room for heads of up to `entries` entries. Grows by half at least, so that a head which grows
-  /// by one entry a step seldom allocates. Throws std::bad_alloc; there is then as much as before,
-  /// or more.
-  void reserve(Index entries) {
-    if (entries <= entries_) return;
-    const Index wanted = form_.whole_pages(std::max(entries, entries_ + entries_ / 2));
-    for_each_block(wanted, [&](Index i, Index floats) { blocks_->reserve(i, floats); });
-    entries_ = wanted;
+  /// Room for heads of up to `wanted.entries` entries, to which as many tokens come together. Grows
+  /// by half at least, so that a head which grows by one entry a step seldom allocates. Throws
+  /// std::bad_alloc; there is then as much as before, or more.
+  void reserve(const Extent& wanted) {
+    Extent room{room_.entries, std::max(room_.tokens, at_once(wanted.tokens))};
+    if (wanted.entries > room.entries) {
+      room.entries = form_.whole_pages(std::max(wanted.entries, room.entries + room.entries / 2));
+    } else if (room.tokens == room_.tokens) {
+      return;
+    }
+    for_each_block(room, [&](Index i, Index floats) { blocks_->reserve(i, floats); });
+    room_ = room;
     cut();
   }
-  /// No more room than for heads of up to `entries` entries, where no other cache uses the blocks.
+  /// No more room than for heads of up to `entries` entries, to which single tokens come, where no
+  /// other cache uses the blocks.
   /// Throws std::bad_alloc where memory for a smaller block is refused; some are then large still.
   void shrink(Index entries) {
     if (blocks_.use_count() > kOwners) return;
-    entries_ = std::min(entries_, form_.whole_pages(entries));
+    room_ = {std::min(room_.entries, form_.whole_pages(entries)), 1};
     Index blocks = 0;
-    for_each_block(entries_, [&](Index i, Index floats) {
+    for_each_block(room_, [&](Index i, Index floats) {
       blocks_->shrink(i, floats);
       blocks = i + 1;
     });
@@ -194,30 +207,33 @@ class Workspaces {
     for (WorkerBuffers& buffers : workers_) f(buffers);
     for (std::size_t h = 0; h < heads_.size(); ++h) f(heads_[h], h >= workers_.size());
   }
-  /// f(block, floats) for what heads of `entries` entries need.
+  Index at_once(Index tokens) const { return tokens_at_once(form_.shape.group_size, tokens); }
+
+  /// f(block, floats) for what so much room needs.
   template <class F>
-  void for_each_block(Index entries, F&& f) {
+  void for_each_block(const Extent& room, F&& f) {
     Index block = 0;
     for_each_buffers([&](const auto& buffers, auto... more) {
       auto counted = buffers;
       Cutter count;
-      counted.cut(count, entries, form_, more...);
-      f(block++, entries == 0 ? 0 : count.used);
+      counted.cut(count, room, form_, more...);
+      f(block++, room.entries == 0 ? 0 : count.used);
     });
   }
   void cut() {
     generation_ = blocks_->generation();
     Index block = 0;
     for_each_buffers([&](auto& buffers, auto... more) {
-      Cutter take{entries_ == 0 ? nullptr : blocks_->block(block)};
+      Cutter take{room_.entries == 0 ? nullptr : blocks_->block(block)};
       ++block;
-      buffers.cut(take, entries_, form_, more...);
+      buffers.cut(take, room_, form_, more...);
     });
   }
 
   WorkspaceForm form_;
   std::shared_ptr<ScratchBlocks> blocks_;
-  Index entries_ = 0, generation_ = 0;
+  Extent room_;
+  Index generation_ = 0;
   std::pmr::vector<WorkerBuffers> workers_;
   std::pmr::vector<HeadBuffers> heads_;
 };

@@ -77,7 +77,8 @@ TEST_CASE("scratch: caches on a pool work in the same memory, also after it has 
   std::vector<const void*> seen;
   Watcher watcher;
   watcher.seen = &seen;
-  const auto query = [&] { return seen[1]; };  // what lies before it does not depend on lengths
+  // What lies before it depends on how many tokens came together, up to 64, not on lengths.
+  const auto query = [&] { return seen[1]; };
   PagePool pool;
   KVCache<Watcher> one(config(), watcher, pool), two(config(), watcher, pool);
   Rows(1).into(one);
@@ -87,7 +88,7 @@ TEST_CASE("scratch: caches on a pool work in the same memory, also after it has 
   Rows(3000).into(two);
   const void* after = query();
   CHECK(after != before);
-  Rows(1).into(one);
+  Rows(100).into(one);
   CHECK(query() == after);
   KVCache<Watcher> moved(std::move(one));
   Rows(1).into(moved);
@@ -124,6 +125,26 @@ TEST_CASE(
     Rows(tokens).into(other);
     if (tokens >= 90) CHECK(pool.scratch()->generation() > before);
   }
+}
+
+TEST_CASE("scratch: room for a prompt's rows comes with the prompt, and is given back") {
+  constexpr Index tokens = 128;
+  Rows rows(tokens);
+  const auto at = [](std::vector<float>& x, Index first, Index count) {
+    return nhd_view(x.data() + first * kHeads * kDim, count, kHeads, kDim);
+  };
+  KVCache<Full> singly(config(), Full{}), at_once(config(), Full{});
+  for (Index t = 0; t < tokens; ++t) singly.append(0, at(rows.k, t, 1), at(rows.v, t, 1));
+  at_once.append(0, at(rows.k, 0, tokens), at(rows.v, 0, tokens));
+  CHECK(singly.memory().workspace < at_once.memory().workspace);
+  std::vector<float> outputs[2];
+  for (KVCache<Full>* cache : {&singly, &at_once}) {
+    cache->attend<float>(0, at(rows.q, 0, tokens), at(rows.out, 0, tokens));
+    outputs[cache == &singly] = rows.out;
+  }
+  CHECK(outputs[0] == outputs[1]);
+  at_once.trim();
+  CHECK(singly.memory().workspace == at_once.memory().workspace);
 }
 
 TEST_CASE("scratch: it is given back by the last cache that trims, and by a pool without caches") {
