@@ -54,7 +54,7 @@ std::vector<float> scores(Cache& cache, Index h, Index skipped, double divisor) 
   for (const tersekv::Entry& entry : cache.entries(0, h)) {
     result.push_back(static_cast<float>(entry.score / divisor));
   }
-  result.resize(result.size() - static_cast<std::size_t>(skipped));
+  result.erase(result.end() - skipped, result.end());
   return result;
 }
 
