@@ -29,21 +29,21 @@ inline Ints lower_up(Ints x) {
 /// first takes every other number and the second those between, which costs one operation each.
 /// `spread` is the way there and `in_order` the way back, for what is worked out from them.
 template <int Vectors, class T>
-inline void load_spread(const T* p, Floats* to) {
+[[gnu::always_inline]] inline void load_spread(const T* p, Floats* to) {
   constexpr int pairs = std::is_same_v<T, BFloat16> ? Vectors / 2 : 0;
   TERSEKV_HOST_UNROLL for (int v = 0; v < 2 * pairs; v += 2) {
     Ints both;
     std::memcpy(&both, p + v * kLanes, sizeof both);
     both = in_register(both);
-    to[v] = std::bit_cast<Floats>(lower_up(both));
-    to[v + 1] = std::bit_cast<Floats>(both & static_cast<std::int32_t>(0xffff0000u));
+    to[v] = in_register(std::bit_cast<Floats>(lower_up(both)));
+    to[v + 1] = in_register(std::bit_cast<Floats>(both & static_cast<std::int32_t>(0xffff0000u)));
   }
   TERSEKV_HOST_UNROLL for (int v = 2 * pairs; v < Vectors; ++v) {
     to[v] = in_register(load(p + v * kLanes));
   }
 }
 template <int Vectors, class T>
-inline void spread(Floats* v) {
+[[gnu::always_inline]] inline void spread(Floats* v) {
   if constexpr (std::is_same_v<T, BFloat16>) {
     TERSEKV_HOST_UNROLL for (int i = 0; i + 2 <= Vectors; i += 2) {
       const Floats a = v[i], b = v[i + 1];
@@ -67,7 +67,7 @@ inline void spread(Floats* v) {
   }
 }
 template <int Vectors, class T>
-inline void in_order(Floats* v) {
+[[gnu::always_inline]] inline void in_order(Floats* v) {
   if constexpr (std::is_same_v<T, BFloat16>) {
     TERSEKV_HOST_UNROLL for (int i = 0; i + 2 <= Vectors; i += 2) {
       const Floats a = v[i], b = v[i + 1];
