@@ -48,6 +48,8 @@ class AttentionPass {
         block_(block_entries(head.page_size())),
         tile_(request.tokens == 1 && request.visible < kFarEntries ? kSection : block_),
         from_memory_(request.tokens == 1 && request.visible >= kFarEntries),
+        asks_far_(from_memory_ &&
+                  ask_of<Value>(std::min<Index>(rows_, kRowBlock), true) == simd::Ask::far),
         key_order_(
             order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * Index{sizeof(Key)})),
         value_order_(order(block_, dim_ * Index{sizeof(Value)})),
@@ -86,7 +88,7 @@ class AttentionPass {
 
  private:
   ReadingOrder order(Index rows, Index row_bytes) const {
-    if (from_memory_) return ReadingOrder::from_memory(rows, row_bytes);
+    if (from_memory_) return ReadingOrder::from_memory(rows, row_bytes, asks_far_);
     return ReadingOrder::from_caches(rows, row_bytes, rows_ == 1);
   }
   AttentionSums sums(float* memory) const {
@@ -142,14 +144,14 @@ class AttentionPass {
   const Value* after_values(Index at, Index stop) const {
     if (at + block_ < stop) return values_at(at + block_);
     if (stop == request_.visible) return values_at(at);
-    if (value_order_.far) return values_at(stop) + kAskedMeanwhile / Index{sizeof(Value)};
+    if (asks_far_) return values_at(stop) + kAskedMeanwhile / Index{sizeof(Value)};
     return asks_a_page_on() ? values_at(stop) : reinterpret_cast<const Value*>(keys_at(stop));
   }
   /// What is asked for far, or what is so few bytes that those which come next would be asked for
   /// late: the next page's keys along with the keys, and its values along with the values.
   bool asks_a_page_on() const {
     const bool few_bytes = kBytes && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
-    return key_order_.far || (from_memory_ && few_bytes);
+    return asks_far_ || (from_memory_ && few_bytes);
   }
 
   /// What makes logits of products: those of powers of two.
@@ -182,7 +184,7 @@ class AttentionPass {
       head_.ask_for_scales(index + 1);
     }
     if constexpr (Codec<Key>::scaled) {
-      byte_key_tile(keys_at(start), ahead, key_order_.far, page, dim_, vectors,
+      byte_key_tile(keys_at(start), ahead, from_memory_, page, dim_, vectors,
                     byte_queries_.from(blind), rows_ - blind, head_.key_scale_page(index) + place,
                     false, out, tile_);
     } else if constexpr (kPairs) {
@@ -242,7 +244,7 @@ class AttentionPass {
   }
 
   void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {
-    if (value_order_.far && request_.out != nullptr && start + entries < request_.visible) {
+    if (asks_far_ && request_.out != nullptr && start + entries < request_.visible) {
       simd::ask<2>(values_at(start + entries), kAskedMeanwhile);
     }
     if (seen(blind) - start >= entries) {
@@ -266,7 +268,7 @@ class AttentionPass {
         const Index entries = std::min(block_, stop - at);
         make_byte_shares(head_.value_scale_page(head_.page_index(at)) + head_.in_page(at), at,
                          entries, blind);
-        byte_value_tile(values_at(at), after_values(at, stop), value_order_.far, dim_, entries,
+        byte_value_tile(values_at(at), after_values(at, stop), from_memory_, dim_, entries,
                         buffers_.tile + in_tile(blind, at), rows_ - blind, tile_,
                         buffers_.share_units + blind, factors, section_.values(blind), row_floats_);
       }
@@ -283,7 +285,7 @@ class AttentionPass {
               std::min(value_order_.at_once, end - i)};
         }
       }
-      value_tile(runs, count, value_order_.far, dim_, row_of(blind, start), rows_ - blind, tile_,
+      value_tile(runs, count, from_memory_, dim_, row_of(blind, start), rows_ - blind, tile_,
                  factors, section_.values(blind), row_floats_);
     }
     const Index page = head_.page_index(start);
@@ -354,6 +356,7 @@ class AttentionPass {
   Index group_, rows_, dim_, row_floats_;
   Index block_, tile_;  // entries that lie together, and of a tile: a block or several
   bool from_memory_;    // a guess
+  bool asks_far_;       // for that
   ReadingOrder key_order_, value_order_;
   int tile_shift_;  // log2(tile_)
   bool kept_;

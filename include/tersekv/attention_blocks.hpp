@@ -44,21 +44,47 @@ inline constexpr Index kKeyRun = 32;
 /// Vectors of entries whose logits are worked out together.
 inline constexpr int kKeyVectors = kSumBlock / kRowBlock;
 
+/// How a block of `rows` query rows asks for elements T that are read next. From memory it disturbs
+/// the prefetching of AMD's processors up to Zen 4, which goes on by itself unless much is done in
+/// between; others' leaves waits.
+template <class T>
+constexpr simd::Ask ask_of(Index rows, bool from_memory) {
+  constexpr bool bytes = sizeof(T) == 1;
+  if (simd::kZen == 4) {
+    if (from_memory) return rows >= (bytes ? 3 : 4) ? simd::Ask::far : simd::Ask::nothing;
+    return rows > 1 || bytes ? simd::Ask::near : simd::Ask::nothing;
+  }
+  return from_memory && simd::kAsksFar ? simd::Ask::far : simd::Ask::near;
+}
+
+/// Calls f.template operator()<ask>() with memory or caches for ask.
+template <simd::Ask memory, simd::Ask caches, class F>
+inline void with_ask(bool from_memory, F&& f) {
+  if constexpr (memory != caches) {
+    if (from_memory) return f.template operator()<memory>();
+  }
+  f.template operator()<caches>();
+}
+template <class T, int Rows, class F>
+inline void with_ask_of(bool from_memory, F&& f) {
+  with_ask<ask_of<T>(Rows, true), ask_of<T>(Rows, false)>(from_memory, f);
+}
+
 /// What is asked for so many bytes before it is read is still in the first-level cache then.
 inline constexpr Index kAskedBytes = 16384;
 /// In which order a page's keys or its values are read, `rows` rows of `row_bytes` bytes: all of
 /// `at_once` rows, a whole number of runs, come before others, and are asked for when those are
-/// read that come `lead` rows before them: near, or far, into the second-level cache.
+/// read that come `lead` rows before them.
 struct ReadingOrder {
   Index at_once = 0, lead = 0;
-  bool far = false;
+  bool memory = false;  ///< a guess
 
   /// Memory gives most if it is asked for half a page, or a page where that is little, at a time;
   /// far, if a page before.
-  static ReadingOrder from_memory(Index rows, Index row_bytes) {
+  static ReadingOrder from_memory(Index rows, Index row_bytes, bool far) {
     const Index page = rows * row_bytes, few = kAskedBytes * 3 / 4;
     const Index at_once = page <= few ? rows : in_runs(rows, page / 2, row_bytes);
-    return {at_once, simd::kAsksFar ? rows : at_once, simd::kAsksFar};
+    return {at_once, far ? rows : at_once, true};
   }
   /// What a single query row reads from caches may be asked for a page ahead.
   static ReadingOrder from_caches(Index rows, Index row_bytes, bool one_query_row) {
@@ -78,23 +104,6 @@ const T* row_later(const T* rows, const T* ahead, Index count, Index row_size, I
   return row < count ? rows + row * row_size : ahead + (row - count) * row_size;
 }
 
-/// Query rows from which what comes next is asked for in between. Where memory is the limit it
-/// disturbs the prefetching of AMD's processors up to Zen 4, and hides a wait that others' leaves.
-inline constexpr int kRowsThatAsk = simd::kZen == 4 ? 4 : 1;
-
-/// Calls f.template operator()<ask>() with how blocks of Rows query rows ask for what comes later.
-template <int Rows, class F>
-inline void with_ask(bool far, F&& f) {
-  if constexpr (Rows < kRowsThatAsk) {
-    f.template operator()<simd::Ask::nothing>();
-  } else {
-    if constexpr (simd::kAsksFar) {
-      if (far) return f.template operator()<simd::Ask::far>();
-    }
-    f.template operator()<simd::Ask::near>();
-  }
-}
-
 /// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. What is read
 /// `lead` dimensions later may be asked for: of these keys, or then from `ahead` on.
 template <int Rows, int Vectors, simd::Ask ask, class Key>
@@ -105,7 +114,7 @@ inline void key_block(const Key* keys, const Key* ahead, Index lead, Index page_
     const Index end = std::min(start + kKeyRun, head_dim);
     const Key* asked = row_later(keys, ahead, head_dim, page_size, start + lead);
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
-    const auto add = [&](Index j) {
+    const auto add = [&](Index j) __attribute__((always_inline)) {
       simd::prefetch<ask, Vectors>(asked + (j - start) * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
@@ -147,7 +156,7 @@ void key_tile(const Key* keys, const Key* ahead, const ReadingOrder& order, Inde
               float* out, Index out_stride) {
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      with_ask<Rows>(order.far, [&]<simd::Ask ask>() {
+      with_ask_of<Key, Rows>(order.memory, [&]<simd::Ask ask>() {
         for_runs<kKeyVectors>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
           key_block<Rows, Vectors, ask>(keys + at, (r == 0 ? ahead : keys) + at, order.lead,
@@ -190,7 +199,9 @@ inline void value_block(const ValueRun<Value>* runs, Index count, Index column, 
       simd::prefetch<ask, Vectors>(ahead + i * head_dim);
       simd::Floats row[std::size_t{Vectors}];
       simd::load_spread<Vectors>(values + i * head_dim, row);
-      simd::touch(values + i * head_dim + Vectors * simd::kLanes, rest);
+      if constexpr (ask == simd::Ask::nothing) {
+        simd::touch_some<4>(values + i * head_dim + Vectors * simd::kLanes, rest);
+      }
       TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
         const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
         TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
@@ -208,7 +219,7 @@ inline void value_block(const ValueRun<Value>* runs, Index count, Index column, 
 
 /// The same for `num_rows` rows and all columns, in whole vectors: sums has room for them.
 template <class Value>
-[[gnu::noinline]] void value_tile(const ValueRun<Value>* runs, Index count, bool far,
+[[gnu::noinline]] void value_tile(const ValueRun<Value>* runs, Index count, bool from_memory,
                                   Index head_dim, const float* weights, Index num_rows,
                                   Index weight_stride, const float* factors, float* sums,
                                   Index sum_stride) {
@@ -221,12 +232,12 @@ template <class Value>
       const float *shares = weights + r * weight_stride, *factor = factors;
       if (factor != nullptr) factor += r;
       for (Index run = 0; run < count; run += at_once) {
-        with_ask<Rows>(far, [&]<simd::Ask ask>() {
+        with_ask_of<Value, Rows>(from_memory, [&]<simd::Ask ask>() {
           for_runs<most>(vectors, [&]<int Vectors>(Index v) {
             const Index column = v * simd::kLanes;
             const Index after = head_dim - column - Vectors * simd::kLanes;
             const Index rest =
-                Rows < kRowsThatAsk && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
+                ask == simd::Ask::nothing && r == 0 && v == 0 ? after * Index{sizeof(Value)} : 0;
             value_block<Rows, Vectors, ask>(runs + run, at_once, column, head_dim, rest, shares,
                                             weight_stride, factor, sums + r * sum_stride,
                                             sum_stride);

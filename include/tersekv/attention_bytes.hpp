@@ -93,12 +93,12 @@ inline constexpr int kByteVectors = std::max(1, kSumBlock / (Rows > 1 ? 2 * Rows
 
 /// out[r, i] = scale_i <rows[r], key i> for `vectors` * kLanes entries from `keys` on, or that more
 /// (`add`). As key_tile.
-inline void byte_key_tile(const Int8* keys, const Int8* ahead, bool far, Index page_size,
+inline void byte_key_tile(const Int8* keys, const Int8* ahead, bool from_memory, Index page_size,
                           Index dims, Index vectors, const ByteRows& rows, Index num_rows,
                           const float* scales, bool add, float* out, Index out_stride) {
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      with_ask<Rows>(far, [&]<simd::Ask ask>() {
+      with_ask_of<Int8, Rows>(from_memory, [&]<simd::Ask ask>() {
         for_runs<kByteVectors<Rows>>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
           byte_key_block<Rows, Vectors, ask>(keys + 4 * at, (r == 0 ? ahead : keys) + 4 * at,
@@ -123,7 +123,9 @@ inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_d
     TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       row[v] = simd::load_bytes(values + i * head_dim + 4 * v * simd::kLanes);
     }
-    simd::touch(values + i * head_dim + 4 * Vectors * simd::kLanes, rest);
+    if constexpr (ask == simd::Ask::nothing) {
+      simd::touch_some<8>(values + i * head_dim + 4 * Vectors * simd::kLanes, rest);
+    }
     TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
       TERSEKV_HOST_UNROLL for (int c = 0; c < kDigits; ++c) {
         const auto* at = reinterpret_cast<const std::byte*>(digits + r * stride + i) + 4 * c;
@@ -146,17 +148,17 @@ inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_d
 }
 
 /// The same for `num_rows` rows and all columns. As value_tile.
-inline void byte_value_tile(const Int8* values, const Int8* ahead, bool far, Index head_dim,
+inline void byte_value_tile(const Int8* values, const Int8* ahead, bool from_memory, Index head_dim,
                             Index entries, const float* digits, Index num_rows, Index stride,
                             const float* units, const float* factors, float* sums,
                             Index sum_stride) {
   const Index vectors = padded_dim(head_dim) / simd::kLanes;
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      with_ask<Rows>(far, [&]<simd::Ask ask>() {
+      with_ask_of<Int8, Rows>(from_memory, [&]<simd::Ask ask>() {
         for_runs<kByteVectors<Rows>>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
-          const Index rest = Rows < kRowsThatAsk && r == 0 && v == 0 ? 4 * after : 0;
+          const Index rest = ask == simd::Ask::nothing && r == 0 && v == 0 ? 4 * after : 0;
           byte_value_block<Rows, Vectors, ask>(
               values + 4 * at, (r == 0 ? ahead : values) + 4 * at, head_dim, entries, rest,
               digits + r * stride, stride, units + r, factors == nullptr ? nullptr : factors + r,

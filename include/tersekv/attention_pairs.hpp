@@ -98,7 +98,7 @@ inline void pair_tile(const BFloat16* keys, const BFloat16* ahead, const Reading
   const Index even = pairs == nullptr ? 0 : vectors / 2 * 2;
   for (Index r = 0; even > 0 && r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      with_ask<Rows>(order.far, [&]<simd::Ask ask>() {
+      with_ask_of<BFloat16, Rows>(order.memory, [&]<simd::Ask ask>() {
         const auto block = [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
           pair_block<Rows, Vectors, ask>(keys + at, (r == 0 ? ahead : keys) + at, order.lead,

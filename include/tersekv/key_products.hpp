@@ -35,6 +35,14 @@ void for_product_runs(const Head& head, Index first, Index last, F&& body) {
   }
 }
 
+/// Calls f.template operator()<ask>() with how the pages of slots up to `last` are asked for: what
+/// attention has just read of a shorter head is in the second-level cache.
+template <class F>
+void with_ask_for_keys(Index last, F&& f) {
+  constexpr simd::Ask memory = simd::kAsksFar ? simd::Ask::far : simd::Ask::near;
+  with_ask<memory, simd::Ask::near>(last >= kMemoryEntries, f);
+}
+
 /// As `key_products`, over the keys of one byte, whose products with another are exact: its digits
 /// hold all of it. Long keys are worked through in parts, so that their digits fit the stack, and
 /// rounded where a part lacks the largest element.
@@ -48,7 +56,7 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
   for (Index from = 0; from < dim; from += most) {
     const Index dims = std::min(most, dim - from);
     make_byte_row(vector + from, dims, scale, digits, units);
-    with_ask<kRowsThatAsk>(last >= kMemoryEntries, [&]<simd::Ask ask>() {
+    with_ask_for_keys(last, [&]<simd::Ask ask>() {
       for_product_runs<kByteVectors<1>>(
           head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
             const Index next = slot - at + page_size < last ? page + 1 : page;
@@ -70,7 +78,7 @@ void product_block(const Key* keys, const Key* ahead, Index page_size, Index hea
   simd::Floats total[std::size_t{Vectors}] = {};
   for (Index start = 0; start < head_dim; start += 2 * kKeyRun) {
     simd::Floats sums[2][std::size_t{Vectors}] = {};
-    const auto add = [&](int run, Index i) {
+    const auto add = [&](int run, Index i) __attribute__((always_inline)) {
       const Index j = start + run * kKeyRun + i;
       simd::prefetch<ask, Vectors>(ahead + j * page_size);
       simd::Floats k[std::size_t{Vectors}];
@@ -110,8 +118,7 @@ void key_products(const Head& head, Index first, Index last, const float* vector
     byte_key_products(head, first, last, vector, scale, out);
   } else {
     const Index page_size = head.page_size(), dim = head.head_dim();
-    // What attention has just read of a shorter head is in the second-level cache.
-    with_ask<kRowsThatAsk>(last >= kMemoryEntries, [&]<simd::Ask ask>() {
+    with_ask_for_keys(last, [&]<simd::Ask ask>() {
       for_product_runs<kKeyVectors>(
           head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
             const Index next = slot - at + page_size < last ? page + 1 : page;

@@ -40,11 +40,11 @@ inline constexpr int kZen = 5;
 inline constexpr int kZen = 4;
 #endif
 
-/// Whether what is in memory is best asked for a page ahead, into the second-level cache: Intel's
-/// processors have more places for what that one waits for than for the first level's. AMD's are
-/// better asked into the first, and later.
+/// Whether what is in memory is best asked for a page ahead, into the second-level cache, if it is
+/// asked for at all: Intel's processors and AMD's up to Zen 4 have more places for what that one
+/// waits for than for the first level's. Zen 5 is better asked into the first, and later.
 #if defined(__x86_64__)
-inline constexpr bool kAsksFar = kZen == 0;
+inline constexpr bool kAsksFar = kZen != 5;
 #else
 inline constexpr bool kAsksFar = false;
 #endif
@@ -145,6 +145,15 @@ template <class T>
 inline void touch(const T* p, Index bytes) {
   const auto* at = reinterpret_cast<const volatile std::byte*>(p);
   for (Index i = 0; i < bytes; i += 64) static_cast<void>(at[i]);
+}
+/// The same for up to Lines lines, without a loop: around one, g++ keeps sums in memory.
+template <int Lines, class T>
+inline void touch_some(const T* p, Index bytes) {
+  if (bytes <= 0) return;
+  const auto* at = reinterpret_cast<const volatile std::byte*>(p);
+  TERSEKV_HOST_UNROLL for (int i = 0; i < Lines; ++i) {
+    if (64 * i < bytes) static_cast<void>(at[64 * i]);
+  }
 }
 
 inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }

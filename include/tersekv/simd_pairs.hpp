@@ -19,7 +19,7 @@ namespace tersekv::simd {
 #endif
 
 /// Whether the products of a pair are added up at the pace of one of floats.
-inline constexpr bool kFastPairs = TERSEKV_PAIR_PRODUCTS == 1 && kZen == 5;
+inline constexpr bool kFastPairs = TERSEKV_PAIR_PRODUCTS == 1 && kZen != 0;
 
 /// sums + the products of the upper numbers, + the products of the lower ones: each sum rounded, as
 /// the processor does it, and products of BFloat16 are exact floats. What is below the normal
