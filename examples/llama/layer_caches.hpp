@@ -261,7 +261,9 @@ Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
     const auto piece = view(std::min(kPiece, left), shape.kv_heads);
     cache.append(0, piece, piece);
   }
-  // The last token attends, so that the scratch memory of attention counts here as it does there.
+  // The last token attends, so that the scratch memory of attention counts here as it does there:
+  // that for single tokens, as these may all have come so.
+  cache.trim();
   std::vector<float> out(shape.q_heads * shape.head_dim);
   cache.extend(view(1, shape.q_heads), view(1, shape.kv_heads), view(1, shape.kv_heads),
                tersekv::nhd_view(out.data(), 1, shape.q_heads, shape.head_dim));
