@@ -179,11 +179,11 @@ class Workspaces {
     cut();
   }
   /// No more room than for heads of up to `entries` entries, to which single tokens come, where no
-  /// other cache uses the blocks.
-  /// Throws std::bad_alloc where memory for a smaller block is refused; some are then large still.
+  /// other cache uses the blocks. Throws std::bad_alloc where memory for a smaller block is
+  /// refused; some are then large still.
   void shrink(Index entries) {
     if (blocks_.use_count() > kOwners) return;
-    room_ = {std::min(room_.entries, form_.whole_pages(entries)), 1};
+    room_ = {std::min(room_.entries, form_.whole_pages(entries)), at_once(1)};
     Index blocks = 0;
     for_each_block(room_, [&](Index i, Index floats) {
       blocks_->shrink(i, floats);

@@ -36,7 +36,7 @@ MOST_ON_STACK = 4  # vectors in a loop
 
 
 def inner_loops(lines):
-    """Of each function the lines between a label and a jump back to it, no label but one between."""
+    """Of each function the lines between a label and a jump back to it, no other label between."""
     loops, function, labels = {}, None, {}
     for at, line in enumerate(lines):
         if match := re.match(r"([\w.$]+):", line):
