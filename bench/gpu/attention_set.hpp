@@ -154,7 +154,7 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
     Index entries = 0;
     for (const Index length : shape_.lengths) entries += length;
     if (what == 0) return entries * shape_.head_dim * 2 * static_cast<Index>(sizeof(Codec));
-    if (what == 1) return pages_of_copy_ * layout_.weights_at;
+    if (what == 1) return pages_of_copy_ * 2 * part_bytes();
     return pool_.bytes() + workspace_.bytes() + runs_.bytes();
   }
 
@@ -180,10 +180,9 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
     for (const Index length : shape.lengths) pages += (length + kPageSize - 1) / kPageSize;
     return pages;
   }
-  /// A page begins with its keys and then its values, and what follows is not read.
-  Index runs_of_page() const {
-    return std::max<Index>(layout_.weights_at / ProbeBody::kRunBytes, 1);
-  }
+  /// Of a page the probe reads its keys and its values, which are as many bytes.
+  Index part_bytes() const { return kPageSize * layout_.key_bytes; }
+  Index runs_of_part() const { return std::max<Index>(part_bytes() / ProbeBody::kRunBytes, 1); }
   Index heads() const { return static_cast<Index>(shape_.lengths.size()); }
   Index group() const { return shape_.q_heads / shape_.kv_heads; }
   Index longest() const { return *std::max_element(shape_.lengths.begin(), shape_.lengths.end()); }
@@ -197,9 +196,9 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
       throw std::invalid_argument("probe: no such copy, or no blocks");
     }
     ProbeBody::Args args;
-    args.count = runs_of_page() * pages_of_copy_;
+    args.count = 2 * runs_of_part() * pages_of_copy_;
     args.runs = runs_.data() + copy * args.count;
-    args.words = static_cast<int>(layout_.weights_at / runs_of_page() / 16);
+    args.words = static_cast<int>(part_bytes() / runs_of_part() / 16);
     args.blocks = static_cast<int>(std::max<Index>(
         std::min(args.count, blocks_per_multiprocessor * Runtime::multiprocessors()), 1));
     args.told = told;
@@ -226,8 +225,10 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
           std::byte* page = idle.back();
           idle.pop_back();
           tables[std::size_t(h * view.most_pages + p)] = page;
-          for (Index r = 0; r < runs_of_page(); ++r) {
-            runs.push_back(page + r * (layout_.weights_at / runs_of_page()));
+          for (const Index part : {Index{0}, layout_.values_at}) {
+            for (Index r = 0; r < runs_of_part(); ++r) {
+              runs.push_back(page + part + r * (part_bytes() / runs_of_part()));
+            }
           }
         }
         tersekv::HeadState state;

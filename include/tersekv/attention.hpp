@@ -48,8 +48,7 @@ class AttentionPass {
         block_(block_entries(head.page_size())),
         tile_(request.tokens == 1 && request.visible < kFarEntries ? kSection : block_),
         from_memory_(request.tokens == 1 && request.visible >= kFarEntries),
-        asks_far_(from_memory_ &&
-                  ask_of<Value>(std::min<Index>(rows_, kRowBlock), true) == simd::Ask::far),
+        ask_(ask_of<Value>(std::min<Index>(rows_, kRowBlock), from_memory_)),
         key_order_(
             order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * Index{sizeof(Key)})),
         value_order_(order(block_, dim_ * Index{sizeof(Value)})),
@@ -88,7 +87,7 @@ class AttentionPass {
 
  private:
   ReadingOrder order(Index rows, Index row_bytes) const {
-    if (from_memory_) return ReadingOrder::from_memory(rows, row_bytes, asks_far_);
+    if (from_memory_) return ReadingOrder::from_memory(rows, row_bytes, asks_far());
     return ReadingOrder::from_caches(rows, row_bytes, rows_ == 1);
   }
   AttentionSums sums(float* memory) const {
@@ -144,15 +143,16 @@ class AttentionPass {
   const Value* after_values(Index at, Index stop) const {
     if (at + block_ < stop) return values_at(at + block_);
     if (stop == request_.visible) return values_at(at);
-    if (asks_far_) return values_at(stop) + kAskedMeanwhile / Index{sizeof(Value)};
+    if (asks_far()) return values_at(stop) + kAskedMeanwhile / Index{sizeof(Value)};
     return asks_a_page_on() ? values_at(stop) : reinterpret_cast<const Value*>(keys_at(stop));
   }
   /// What is asked for far, or what is so few bytes that those which come next would be asked for
   /// late: the next page's keys along with the keys, and its values along with the values.
   bool asks_a_page_on() const {
     const bool few_bytes = kBytes && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
-    return asks_far_ || (from_memory_ && few_bytes);
+    return asks_far() || (from_memory_ && few_bytes);
   }
+  bool asks_far() const { return ask_ == simd::Ask::far; }
 
   /// What makes logits of products: those of powers of two.
   float scale() const { return head_.shape().scale * simd::kLog2e; }
@@ -180,7 +180,8 @@ class AttentionPass {
     const Index page = head_.page_size(), vectors = padded_dim(entries) / simd::kLanes;
     const Index index = head_.page_index(start), place = head_.in_page(start);
     float* out = row_of(blind, start);
-    if (request_.visible >= kFarEntries && place == 0 && index < last_page()) {
+    if (ask_ != simd::Ask::nothing && request_.visible >= kFarEntries && place == 0 &&
+        index < last_page()) {
       head_.ask_for_scales(index + 1);
     }
     if constexpr (Codec<Key>::scaled) {
@@ -244,7 +245,7 @@ class AttentionPass {
   }
 
   void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {
-    if (asks_far_ && request_.out != nullptr && start + entries < request_.visible) {
+    if (asks_far() && request_.out != nullptr && start + entries < request_.visible) {
       simd::ask<2>(values_at(start + entries), kAskedMeanwhile);
     }
     if (seen(blind) - start >= entries) {
@@ -356,7 +357,7 @@ class AttentionPass {
   Index group_, rows_, dim_, row_floats_;
   Index block_, tile_;  // entries that lie together, and of a tile: a block or several
   bool from_memory_;    // a guess
-  bool asks_far_;       // for that
+  simd::Ask ask_;       // for what comes next
   ReadingOrder key_order_, value_order_;
   int tile_shift_;  // log2(tile_)
   bool kept_;

@@ -21,11 +21,13 @@ namespace tersekv {
 ///                                         horizontal sums; Int8: [head_dim / 4 rounded up,
 ///                                         page_size, 4]
 ///   key scales    [page_size]             float, only if KeyCodec is scaled
-///   values        [page_size, head_dim]   ValueCodec; Int8: [page_size / 4, head_dim, 4]
 ///   value scales  [page_size]             float, only if ValueCodec is scaled
 ///   weights       [page_size]             float, only if the policy merges
+///   values        [page_size, head_dim]   ValueCodec; Int8: [page_size / 4, head_dim, 4]
 ///   positions     [page_size]             int32
 ///   statistics    [statistics, page_size] 4 bytes each, the policy's
+///
+/// That is the order in which attention reads them: who fetches ahead along memory has all of it.
 struct PageLayout {
   Index page_size = 0, head_dim = 0, statistics = 0;
   Index registers = 0;                   ///< the policy's numbers per head, beside the pages
@@ -53,16 +55,16 @@ struct PageLayout {
     l.value_bytes = value + (Codec<ValueCodec>::scaled ? 4 : 0);
     l.has_weights = has_weights;
     l.key_scales_at = page_size * key;
-    l.values_at = page_size * l.key_bytes;
-    l.value_scales_at = l.values_at + page_size * value;
-    l.weights_at = l.values_at + page_size * l.value_bytes;
-    l.positions_at = l.weights_at + (has_weights ? 4 * page_size : 0);
+    l.value_scales_at = page_size * l.key_bytes;
+    l.weights_at = l.value_scales_at + page_size * (l.value_bytes - value);
+    l.values_at = l.weights_at + (has_weights ? 4 * page_size : 0);
+    l.positions_at = l.values_at + page_size * value;
     l.statistics_at = l.positions_at + 4 * page_size;
     l.page_bytes = (l.statistics_at + 4 * page_size * statistics + 63) / 64 * 64;
     return l;
   }
-  /// Of weights, positions and statistics.
-  TERSEKV_HD Index column_bytes() const { return page_bytes - weights_at; }
+  /// Of positions and statistics.
+  TERSEKV_HD Index column_bytes() const { return page_bytes - positions_at; }
 };
 
 namespace detail {
@@ -242,13 +244,12 @@ class HeadView {
     return reinterpret_cast<const float*>(pages_[index] + layout_->weights_at);
   }
 
-  /// Asks for what follows the values of page `index`: weights, positions and statistics. Where
-  /// they are many, who comes for them wants a few, and asks for those (`ask_for_stat`) but the
-  /// first.
+  /// Asks for the weights of page `index`, its positions and its statistics. Where those are many,
+  /// who comes for them wants a few, and asks for those (`ask_for_stat`) but the first.
   void ask_for_columns(Index index) const {
-    const Index all = layout_->column_bytes(), first = layout_->statistics_at - layout_->weights_at;
-    simd::ask<3>(pages_[index] + layout_->weights_at,
-                 all <= kFewColumnBytes ? all : first + 4 * layout_->page_size);
+    const Index all = layout_->column_bytes(), column = 4 * layout_->page_size;
+    if (layout_->has_weights) simd::ask<3>(pages_[index] + layout_->weights_at, column);
+    simd::ask<3>(pages_[index] + layout_->positions_at, all <= kFewColumnBytes ? all : 2 * column);
   }
   /// Where columns are many: asks for statistic `column` of slots that a loop over all comes to
   /// later. Nothing to who has no vectors.
@@ -265,13 +266,10 @@ class HeadView {
       simd::ask<2>(statistic_at(column, slot), 4 * layout_->page_size);
     }
   }
-  /// Asks for what is wanted of page `index` before its turn comes in memory: scales and weights.
+  /// Asks for what lies between the keys of page `index` and its values: scales and weights.
   void ask_for_scales(Index index) const {
-    const std::byte* page = pages_[index];
-    const auto ask = [&](Index from, Index to) { simd::ask<3>(page + from, to - from); };
-    if constexpr (Codec<KeyCodec>::scaled) ask(layout_->key_scales_at, layout_->values_at);
-    if constexpr (Codec<ValueCodec>::scaled) ask(layout_->value_scales_at, layout_->weights_at);
-    if (layout_->has_weights) ask(layout_->weights_at, layout_->positions_at);
+    const Index at = layout_->key_scales_at;
+    simd::ask<3>(pages_[index] + at, layout_->values_at - at);
   }
   /// Between the values of page `index` and the keys of the next, for who reads all pages in order:
   /// reads what lies between where that is little, and keeps the processor's own prefetching going;
@@ -280,8 +278,8 @@ class HeadView {
     const std::byte *here = pages_[index], *next = pages_[index + 1];
     const auto gap = reinterpret_cast<std::intptr_t>(next) - reinterpret_cast<std::intptr_t>(here) -
                      layout_->page_bytes;
-    if (gap >= 0 && gap <= 256 && 4 * layout_->column_bytes() <= layout_->weights_at) {
-      const std::byte* columns = here + layout_->weights_at;
+    if (gap >= 0 && gap <= 256 && 4 * layout_->column_bytes() <= layout_->positions_at) {
+      const std::byte* columns = here + layout_->positions_at;
       if constexpr (simd::kZen == 5) {  // which asks for pages itself, and need not wait
         simd::ask<2>(columns, layout_->column_bytes());
       } else {
