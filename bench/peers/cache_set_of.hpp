@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <memory_resource>
 #include <stdexcept>
 #include <utility>
 
@@ -22,7 +23,7 @@ class CacheSet final : public AnySet {
   using Cache = KVCache<TimedPolicy<PolicyType>, T, T, Threads>;
 
   CacheSet(const SetShape& shape, const PolicyType& policy)
-      : CacheSet(shape, policy, std::make_shared<PagePool>()) {
+      : CacheSet(shape, policy, make_pool(shape)) {
     bench::Tokens chunk(shape.heads(), std::min<Index>(kFillChunk, shape.tokens));
     for (Index first = 0; first < shape.tokens; first += kFillChunk) {
       const Index count = std::min(kFillChunk, shape.tokens - first);
@@ -38,7 +39,7 @@ class CacheSet final : public AnySet {
   }
 
   std::unique_ptr<AnySet> clone() const override {
-    auto pool = std::make_shared<PagePool>();  // its own, whose lists count as the copy's
+    auto pool = make_pool(shape_);  // its own, whose lists count as the copy's
     auto copy = std::unique_ptr<CacheSet>(new CacheSet(shape_, caches_[0].clone(*pool), pool));
     copy->refresh();
     return copy;
@@ -193,6 +194,14 @@ class CacheSet final : public AnySet {
   }
 
   /// All copies as they were at the start.
+  /// What an engine with so much to remember would take.
+  static std::shared_ptr<PagePool> make_pool(const SetShape& shape) {
+    const Index entry = 2 * shape.head_dim * Index{sizeof(T)};
+    const Index bytes = shape.copies * shape.kv_heads * shape.tokens * entry;
+    const bool large = bytes >= static_cast<Index>(kLargeFrom);
+    return std::make_shared<PagePool>(std::pmr::get_default_resource(),
+                                      large ? PageMemory::large : PageMemory::single);
+  }
   void refresh() {
     caches_.clear();
     pool_->trim();  // new pages lie in memory one after the other

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstring>
-#include <vector>
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
 
 #include "../bandwidth.hpp"
 #include "threads.hpp"
@@ -28,7 +30,7 @@ class SharedRead {
   double pass(const Threads& executor, Index part, Index repeats) const {
     const auto read = [&](Index task, int) {
       for (Index i = 0; i < repeats; ++i) {
-        std::uint64_t sum = bench::detail::sum_of<ahead>(buffer_ + task * part, part);
+        std::uint64_t sum = bench::detail::sum_of<ahead>(buffer_.get() + task * part, part);
         asm volatile("" : "+r"(sum) : : "memory");  // each pass is wanted
       }
     };
@@ -36,14 +38,21 @@ class SharedRead {
     return seconds / static_cast<double>(repeats);
   }
   void reserve(Index count) {
-    if (count <= static_cast<Index>(storage_.size()) - 8) return;
-    storage_.assign(static_cast<std::size_t>(count) + 8, bench::kSeed);  // zeros might share a page
-    const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
-    buffer_ = storage_.data() + (64 - address % 64) % 64 / 8;
+    if (count <= held_) return;
+    const std::size_t bytes =
+        (8 * static_cast<std::size_t>(count) + kLargePage - 1) / kLargePage * kLargePage;
+    buffer_.reset(static_cast<std::uint64_t*>(std::aligned_alloc(kLargePage, bytes)));
+    if (buffer_ == nullptr) throw std::bad_alloc();
+    if (bytes >= kLargeFrom) ask_for_large_pages(buffer_.get(), bytes);
+    held_ = static_cast<Index>(bytes / 8);
+    std::fill_n(buffer_.get(), held_, bench::kSeed);  // zeros might share a page
   }
 
-  std::vector<std::uint64_t> storage_ = std::vector<std::uint64_t>(8);
-  std::uint64_t* buffer_ = nullptr;
+  struct Free {
+    void operator()(std::uint64_t* buffer) const { std::free(buffer); }
+  };
+  std::unique_ptr<std::uint64_t, Free> buffer_;
+  Index held_ = 0;
 };
 
 /// Chains of multiplications and additions that depend on nothing but themselves: enough of them to

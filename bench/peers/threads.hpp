@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <stdexcept>
 #include <tersekv/tersekv.hpp>
 
 namespace tersekv::peers {
+
+/// What holds so many bytes, caches and what is read beside them, lies in large pages.
+inline constexpr std::size_t kLargeFrom = 16 * kLargePage;
 
 /// The executor of everything here: a loop for one thread, OpenMP's for more.
 class Threads {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's attention over the numbers that a set of caches holds, in the layout PyTorch wants."""
+import os
 
 TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2, "int8": 2e-2}  # relative, of a vector
 
@@ -10,6 +11,7 @@ class Wrong(RuntimeError):
 
 def torch_or_none():
     """(torch, why not)."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large pages, as ours and what is read have
     try:
         import torch
         return torch, None

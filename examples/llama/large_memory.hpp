@@ -4,14 +4,15 @@
 #include <cstddef>
 #include <memory>
 
+#include "tersekv/large_pages.hpp"
+
 namespace llama {
 
-/// Memory in the system's large pages, where it has them for those who ask (Linux). What is read
-/// from start to end for every token, weights and caches, comes a fifth to a half faster from
-/// these: the processor looks ahead only to the end of a page.
+/// Memory in the system's large pages, where it has them for those who ask (Linux): for weights,
+/// which are read from start to end for every token.
 class LargeMemory {
  public:
-  static constexpr std::size_t kPage = std::size_t{2} << 20;
+  static constexpr std::size_t kPage = tersekv::kLargePage;
 
   /// Contents arbitrary, aligned to kPage. Throws std::bad_alloc.
   explicit LargeMemory(std::size_t bytes);

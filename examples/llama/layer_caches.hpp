@@ -6,6 +6,7 @@
 #include <chrono>
 #include <initializer_list>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -14,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "block_memory.hpp"
 #include "caches.hpp"
 #include "policy_table.hpp"
 
@@ -126,14 +126,14 @@ class PolicyCaches final : public LayerCaches {
  public:
   PolicyCaches(const CacheRequest& request, tersekv::CacheConfig config, const Policy& policy,
                std::optional<tersekv::SurrogateSet> surrogates = {})
-      : scores_(std::move(surrogates), request.shape) {
+      : pool_(std::pmr::get_default_resource(), page_memory(request.shape, config.page_size)),
+        scores_(std::move(surrogates), request.shape) {
     config = layer_config(config, request);
     layers_.reserve(static_cast<std::size_t>(request.shape.layers));
     for (config.layer = 0; config.layer < request.shape.layers; ++config.layer) {
       layers_.emplace_back(config, TimedPolicy<Policy>(policy, times_), pool_,
                            Executor(*request.team, times_));
     }
-    memory_.set_block_bytes(static_cast<std::size_t>(pool_.page_bytes()));
   }
 
   void extend(Index layer, const LayerRows& rows, Index compress_every) override {
@@ -169,6 +169,13 @@ class PolicyCaches final : public LayerCaches {
  private:
   using Cache = tersekv::KVCache<TimedPolicy<Policy>, Codec, Codec, Executor>;
 
+  /// In large pages, but for toys: where a page of every head comes to far less than one of those.
+  static tersekv::PageMemory page_memory(const CacheShape& shape, Index page_size) {
+    const Index entry = 2 * shape.head_dim * Index{sizeof(Codec)};
+    const Index bytes = shape.layers * shape.kv_heads * page_size * entry;
+    return 4 * bytes >= static_cast<Index>(tersekv::kLargePage) ? tersekv::PageMemory::large
+                                                                : tersekv::PageMemory::single;
+  }
   static double seconds(HeadTimes::Clock::duration time) {
     return std::chrono::duration<double>(time).count();
   }
@@ -192,8 +199,7 @@ class PolicyCaches final : public LayerCaches {
 
   HeadTimes times_;
   double policy_seconds_ = 0;
-  BlockMemory memory_;
-  tersekv::PagePool pool_{&memory_};  // all layers'; must outlive them
+  tersekv::PagePool pool_;  // all layers'; must outlive them
   std::vector<Cache> layers_;
   TokenScores scores_;
 };

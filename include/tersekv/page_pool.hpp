@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <memory_resource>
 #include <vector>
 
 #include "tersekv/config.hpp"
 #include "tersekv/errors.hpp"
+#include "tersekv/large_pages.hpp"
 #include "tersekv/scratch_blocks.hpp"
 
 namespace tersekv {
+
+/// How a pool's pages come from its memory resource.
+enum class PageMemory {
+  single,  ///< each by itself: no more than caches need, and idle ones go back one by one
+  large,  ///< in blocks that fill one of the system's large pages, 2 MiB; Linux is asked for these.
+          ///< A block goes back when all of it is idle. Attention over what is in memory is
+          ///< faster: processors look ahead, and find addresses, by the system's pages. Pages of
+          ///< more than 256 KiB come singly
+};
 
 /// Fixed-size pages for the heads of one or many caches. A head that shrinks hands its pages back
 /// here at once, and the next head that grows, of any layer or sequence, gets them. `trim()` gives
@@ -22,8 +35,10 @@ namespace tersekv {
 /// policy statistics), and their calls must not overlap. Not thread-safe.
 class PagePool {
  public:
-  explicit PagePool(std::pmr::memory_resource* resource = std::pmr::get_default_resource())
+  explicit PagePool(std::pmr::memory_resource* resource = std::pmr::get_default_resource(),
+                    PageMemory memory = PageMemory::single)
       : resource_(resource),
+        memory_(memory),
         idle_(resource),
         scratch_(std::make_shared<detail::ScratchBlocks>(resource)) {}
   PagePool(const PagePool&) = delete;
@@ -49,12 +64,25 @@ class PagePool {
 
   void give(std::byte* page) noexcept { idle_.push_back(page); }  // add_idle reserved the room
 
-  /// Idle pages back to the memory resource, and scratch when there are no caches.
+  /// Idle pages back to the memory resource, of large memory whole blocks of them, and scratch when
+  /// there are no caches.
   void trim() noexcept {
     if (scratch_.use_count() == 1) scratch_->clear();
-    for (std::byte* page : idle_) resource_->deallocate(page, size(), kAlignment);
-    total_ -= static_cast<Index>(idle_.size());
-    idle_.clear();
+    std::sort(idle_.begin(), idle_.end(), std::greater<>());  // who is taken next lies first
+    auto kept = idle_.begin();
+    for (auto first = kept; first != idle_.end();) {
+      std::byte* block = block_of(*first);
+      const auto last =
+          std::find_if(first, idle_.end(), [&](std::byte* p) { return block_of(p) != block; });
+      if (last - first == block_pages()) {
+        resource_->deallocate(block, block_bytes(), block_alignment());
+        total_ -= block_pages();
+      } else {
+        kept = kept == first ? last : std::copy(first, last, kept);
+      }
+      first = last;
+    }
+    idle_.erase(kept, idle_.end());
     if (total_ == 0) std::pmr::vector<std::byte*>(resource_).swap(idle_);
   }
 
@@ -62,10 +90,9 @@ class PagePool {
   Index page_bytes() const { return page_bytes_; }
   Index pages() const { return total_; }
   Index idle_pages() const { return static_cast<Index>(idle_.size()); }
-  /// Bytes that no cache counts: idle pages, scratch, and the lists that remember them.
-  Index idle_bytes() const {
-    return idle_pages() * page_bytes_ + scratch_bytes() + bookkeeping_bytes();
-  }
+  /// Bytes that no cache counts: idle pages, what blocks of large memory have left over, scratch,
+  /// and the lists that remember them.
+  Index idle_bytes() const { return bytes() - (total_ - idle_pages()) * page_bytes_; }
   Index scratch_bytes() const { return scratch_->bytes(); }
   /// Bytes of the lists that remember idle pages and scratch.
   Index bookkeeping_bytes() const {
@@ -73,24 +100,45 @@ class PagePool {
            scratch_->bookkeeping_bytes();
   }
   /// Everything the pool holds, pages lent to caches included.
-  Index bytes() const { return total_ * page_bytes_ + scratch_bytes() + bookkeeping_bytes(); }
+  Index bytes() const {
+    return total_ / block_pages() * static_cast<Index>(block_bytes()) + scratch_bytes() +
+           bookkeeping_bytes();
+  }
   /// For the caches' workers.
   const std::shared_ptr<detail::ScratchBlocks>& scratch() const { return scratch_; }
 
  private:
   static constexpr std::size_t kAlignment = 64;
-  std::size_t size() const { return static_cast<std::size_t>(page_bytes_); }
+  static constexpr Index kMostInBlocks = static_cast<Index>(kLargePage / 8);  // bytes
+
+  /// Pages come in blocks: of one, or of as many as a large page holds.
+  bool in_large_blocks() const {
+    return memory_ == PageMemory::large && page_bytes_ > 0 && page_bytes_ <= kMostInBlocks;
+  }
+  Index block_pages() const {
+    return in_large_blocks() ? static_cast<Index>(kLargePage) / page_bytes_ : 1;
+  }
+  std::size_t block_bytes() const {
+    return in_large_blocks() ? kLargePage : static_cast<std::size_t>(page_bytes_);
+  }
+  std::size_t block_alignment() const { return in_large_blocks() ? kLargePage : kAlignment; }
+  std::byte* block_of(std::byte* page) const {
+    if (!in_large_blocks()) return page;
+    return page - reinterpret_cast<std::uintptr_t>(page) % kLargePage;
+  }
 
   void add_idle() {
-    const auto wanted = static_cast<std::size_t>(total_ + 1);
+    const auto wanted = static_cast<std::size_t>(total_ + block_pages());
     if (idle_.capacity() < wanted) idle_.reserve(2 * wanted);
-    void* page = resource_->allocate(size(), kAlignment);
-    std::memset(page, 0, size());  // attention reads whole vectors, past the last entry of a page
-    idle_.push_back(static_cast<std::byte*>(page));
-    ++total_;
+    auto* block = static_cast<std::byte*>(resource_->allocate(block_bytes(), block_alignment()));
+    if (in_large_blocks()) ask_for_large_pages(block, block_bytes());
+    std::memset(block, 0, block_bytes());  // attention reads whole vectors, past the last entry
+    for (Index page = block_pages(); page-- > 0;) idle_.push_back(block + page * page_bytes_);
+    total_ += block_pages();
   }
 
   std::pmr::memory_resource* resource_;
+  PageMemory memory_;
   std::pmr::vector<std::byte*> idle_;
   std::shared_ptr<detail::ScratchBlocks> scratch_;
   Index page_bytes_ = 0;

@@ -77,22 +77,24 @@ TEST_CASE("memory: bytes() is what the memory resource has given out, after ever
 
 TEST_CASE("memory: with a shared pool, the caches and the idle pages are what was given out") {
   FOR_EACH_POLICY(policy) {
-    support::Random random(72);
-    CountingResource resource;
-    {
-      tersekv::PagePool pool(&resource);
-      const auto one = policy.make(small_config(policy, 2), {.pool = &pool});
-      const auto two =
-          policy.make(small_config(policy, 3), {.runs = Runs::shuffled, .pool = &pool});
-      for (int i = 0; i < 60; ++i) {
-        operate(random.chance(0.5) ? *one : *two, random);
-        CHECK(one->bytes() + two->bytes() + pool.idle_bytes() == resource.bytes());
-        CHECK(pool.pages() - pool.idle_pages() == live_pages(*one) + live_pages(*two));
-        if (i % 20 == 10) pool.trim();
+    for (const auto memory : {tersekv::PageMemory::single, tersekv::PageMemory::large}) {
+      support::Random random(72);
+      CountingResource resource;
+      {
+        tersekv::PagePool pool(&resource, memory);
+        const auto one = policy.make(small_config(policy, 2), {.pool = &pool});
+        const auto two =
+            policy.make(small_config(policy, 3), {.runs = Runs::shuffled, .pool = &pool});
+        for (int i = 0; i < 60; ++i) {
+          operate(random.chance(0.5) ? *one : *two, random);
+          CHECK(one->bytes() + two->bytes() + pool.idle_bytes() == resource.bytes());
+          CHECK(pool.pages() - pool.idle_pages() == live_pages(*one) + live_pages(*two));
+          if (i % 20 == 10) pool.trim();
+        }
       }
+      CHECK(resource.bytes() == 0);
+      CHECK(resource.sound());
     }
-    CHECK(resource.bytes() == 0);
-    CHECK(resource.sound());
   }
 }
 

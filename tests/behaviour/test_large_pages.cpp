@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "conformance.hpp"
+#include "counting_resource.hpp"
+#include "tersekv/tersekv.hpp"
+
+// Pages in blocks that fill the system's large pages: `PageMemory::large`.
+
+namespace {
+
+using namespace conformance;
+using tersekv::PageMemory;
+using tersekv::PagePool;
+
+constexpr Index kLarge = 2 << 20, kPage = 16640, kPerBlock = kLarge / kPage;
+
+std::vector<std::byte*> take(PagePool& pool, Index pages) {
+  std::vector<std::byte*> taken;
+  for (Index i = 0; i < pages; ++i) taken.push_back(pool.take());
+  return taken;
+}
+void give(PagePool& pool, const std::vector<std::byte*>& pages, Index first, Index last) {
+  for (Index i = first; i < last; ++i) pool.give(pages[static_cast<std::size_t>(i)]);
+}
+
+}  // namespace
+
+TEST_CASE("large pages: a block's pages are neighbours, and it lies in one large page") {
+  CountingResource resource;
+  PagePool pool(&resource, PageMemory::large);
+  CHECK(pool.bytes() == resource.bytes());
+  pool.set_page_bytes(kPage);
+  const auto pages = take(pool, 3 * kPerBlock);
+  CHECK(pool.pages() == 3 * kPerBlock);
+  CHECK(pool.bytes() == resource.bytes());
+  CHECK(pool.idle_bytes() == resource.bytes() - 3 * kPerBlock * kPage);
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    if (i % kPerBlock == 0) {
+      CHECK(reinterpret_cast<std::uintptr_t>(pages[i]) % kLarge == 0);
+    } else {
+      CHECK(pages[i] == pages[i - 1] + kPage);
+    }
+    std::memset(pages[i], 1, kPage);  // is ours
+  }
+  give(pool, pages, 0, 3 * kPerBlock);
+  pool.trim();
+  CHECK(pool.pages() == 0);
+  CHECK(pool.bytes() == resource.bytes());
+}
+
+TEST_CASE("large pages: a block goes back when all of it is idle, and not before") {
+  CountingResource resource;
+  PagePool pool(&resource, PageMemory::large);
+  pool.set_page_bytes(kPage);
+  auto pages = take(pool, 3 * kPerBlock);
+  std::swap(pages[1], pages[kPerBlock + 1]);  // a page of each of two blocks among the other's
+  give(pool, pages, 0, kPerBlock);
+  pool.trim();
+  CHECK(pool.pages() == 3 * kPerBlock);
+  CHECK(pool.idle_pages() == kPerBlock);
+  give(pool, pages, kPerBlock + 1, kPerBlock + 2);  // the first block's last
+  pool.trim();
+  CHECK(pool.pages() == 2 * kPerBlock);
+  CHECK(pool.idle_pages() == 1);
+  CHECK(pool.bytes() == resource.bytes());
+  CHECK(pool.take() == pages[1]);
+  pool.give(pages[1]);
+
+  give(pool, pages, 2 * kPerBlock, 2 * kPerBlock + 10);
+  give(pool, pages, kPerBlock + 10, 2 * kPerBlock);
+  pool.trim();  // both blocks are still in use
+  CHECK(pool.pages() == 2 * kPerBlock);
+  auto left = take(pool, pool.idle_pages());
+  CHECK(std::is_sorted(left.begin(), left.end()));  // neighbours are taken one after the other
+  give(pool, left, 0, static_cast<Index>(left.size()));
+  give(pool, pages, 2 * kPerBlock + 10, 3 * kPerBlock);
+  pool.give(pages[kPerBlock]);
+  give(pool, pages, kPerBlock + 2, kPerBlock + 10);
+  pool.trim();
+  CHECK(pool.bytes() == resource.bytes());
+  CHECK(pool.pages() == 0);
+}
+
+TEST_CASE("large pages: what is too large for several in a block comes singly") {
+  CountingResource resource;
+  PagePool pool(&resource, PageMemory::large);
+  constexpr Index kMost = kLarge / 8;
+  pool.set_page_bytes(kMost + 64);
+  const auto pages = take(pool, 2);
+  CHECK(pool.pages() == 2);
+  CHECK(pool.idle_bytes() == pool.bookkeeping_bytes());
+  CHECK(pool.bytes() == resource.bytes());
+  pool.give(pages[0]);
+  pool.trim();
+  CHECK(pool.pages() == 1);
+  pool.give(pages[1]);
+  PagePool of_most(&resource, PageMemory::large);
+  of_most.set_page_bytes(kMost);
+  of_most.give(of_most.take());
+  CHECK(of_most.pages() == 8);
+}
+
+TEST_CASE("large pages: a block that is not to be had leaves the pool as it was") {
+  CountingResource resource;
+  PagePool pool(&resource, PageMemory::large);
+  pool.set_page_bytes(kPage);
+  std::vector<std::byte*> pages;
+  for (const Index blocks : {0, 1, 2, 3}) {
+    REQUIRE(pool.idle_pages() == 0);
+    for (std::int64_t successes = 0; pool.pages() == blocks * kPerBlock; ++successes) {
+      resource.fail_after(successes);
+      try {
+        pages.push_back(pool.take());
+        CHECK(pool.pages() == (blocks + 1) * kPerBlock);
+      } catch (const std::bad_alloc&) {
+        CHECK(pool.idle_pages() == 0);
+      }
+      CHECK(pool.bytes() == resource.bytes());
+    }
+    resource.fail_after(CountingResource::kNever);
+    const auto rest = take(pool, pool.idle_pages());
+    pages.insert(pages.end(), rest.begin(), rest.end());
+  }
+  give(pool, pages, 0, static_cast<Index>(pages.size()));
+}
+
+TEST_CASE("large pages: results are those of pages that come singly") {
+  FOR_EACH_POLICY(policy) {
+    PagePool pool(std::pmr::get_default_resource(), PageMemory::large);
+    const CacheConfig config = small_config(policy, 2);
+    const auto large = policy.make(config, {.pool = &pool}), single = policy.make(config, {});
+    support::Random random(73);
+    for (int i = 0; i < 20; ++i) {
+      Tokens one(random, config, i % 7 == 0 ? 9 : 1);
+      Tokens other = one;
+      extend(*large, one.all());
+      extend(*single, other.all());
+      REQUIRE(one.out == other.out);
+    }
+  }
+}
