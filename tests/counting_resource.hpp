@@ -8,9 +8,10 @@
 #include <memory_resource>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 /// Counts what it gives out and gets back, and fails when told to. Remembers every block, so that
-/// one given back twice, or with another size, is noticed.
+/// one given back twice, or with another size or alignment, is noticed.
 class CountingResource : public std::pmr::memory_resource {
  public:
   static constexpr std::int64_t kNever = -1;
@@ -29,7 +30,7 @@ class CountingResource : public std::pmr::memory_resource {
     if (left_ == 0) throw std::bad_alloc();
     if (left_ > 0) --left_;
     void* block = std::pmr::new_delete_resource()->allocate(size, alignment);
-    sizes_[block] = size;
+    sizes_[block] = {size, alignment};
     ++allocations_;
     bytes_ += static_cast<std::int64_t>(size);
     peak_ = std::max(peak_, bytes_);
@@ -37,7 +38,7 @@ class CountingResource : public std::pmr::memory_resource {
   }
   void do_deallocate(void* block, std::size_t size, std::size_t alignment) override {
     const auto found = sizes_.find(block);
-    sound_ = sound_ && found != sizes_.end() && found->second == size;
+    sound_ = sound_ && found != sizes_.end() && found->second == std::pair(size, alignment);
     if (found == sizes_.end()) return;
     sizes_.erase(found);
     bytes_ -= static_cast<std::int64_t>(size);
@@ -47,7 +48,7 @@ class CountingResource : public std::pmr::memory_resource {
     return this == &other;
   }
 
-  std::map<void*, std::size_t> sizes_;
+  std::map<void*, std::pair<std::size_t, std::size_t>> sizes_;  // and alignments
   std::int64_t bytes_ = 0, peak_ = 0, allocations_ = 0, left_ = kNever;
   bool sound_ = true;
 };

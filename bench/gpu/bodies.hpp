@@ -158,14 +158,9 @@ struct ProbeBody {
     for (Index r = context.block().x; r < args.count; r += args.blocks) {
       const Word* from = reinterpret_cast<const Word*>(args.runs[r]);
       int i = context.thread();
-      for (; i + (kInFlight - 1) * kThreads < args.words; i += kInFlight * kThreads) {
-        Word word[kInFlight];
-        TERSEKV_UNROLL
-        for (int m = 0; m < kInFlight; ++m) word[m] = load(from + i + m * kThreads);
-        TERSEKV_UNROLL
-        for (int m = 0; m < kInFlight; ++m) sum += folded(word[m]);
-      }
-      for (; i < args.words; i += kThreads) sum += folded(load(from + i));
+      read<kInFlight>(from, args.words, i, sum);
+      read<kInFlight / 2>(from, args.words, i, sum);  // shorter runs
+      read<1>(from, args.words, i, sum);
     }
     // Practically never when timed, but the compiler cannot know, so the loads stay.
     if (args.told || sum == 0x5bd1e995u) {
@@ -174,6 +169,17 @@ struct ProbeBody {
   }
 
  private:
+  /// Words i, i + kThreads, ... of `words`, as many at a time as are in flight, while there are.
+  template <int InFlight>
+  static TERSEKV_HD void read(const Word* from, int words, int& i, std::uint32_t& sum) {
+    for (; i + (InFlight - 1) * kThreads < words; i += InFlight * kThreads) {
+      Word word[InFlight];
+      TERSEKV_UNROLL
+      for (int m = 0; m < InFlight; ++m) word[m] = load(from + i + m * kThreads);
+      TERSEKV_UNROLL
+      for (int m = 0; m < InFlight; ++m) sum += folded(word[m]);
+    }
+  }
   static TERSEKV_HD std::uint32_t folded(const Word& word) {
     return word.part[0] + word.part[1] + word.part[2] + word.part[3];
   }

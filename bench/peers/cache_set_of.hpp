@@ -193,7 +193,6 @@ class CacheSet final : public AnySet {
     token_.template round_queries_to<T>();
   }
 
-  /// All copies as they were at the start.
   /// What an engine with so much to remember would take.
   static std::shared_ptr<PagePool> make_pool(const SetShape& shape) {
     const Index entry = 2 * shape.head_dim * Index{sizeof(T)};
@@ -202,6 +201,7 @@ class CacheSet final : public AnySet {
     return std::make_shared<PagePool>(std::pmr::get_default_resource(),
                                       large ? PageMemory::large : PageMemory::single);
   }
+  /// All copies as they were at the start.
   void refresh() {
     caches_.clear();
     pool_->trim();  // new pages lie in memory one after the other

@@ -38,12 +38,16 @@ class SharedRead {
     return seconds / static_cast<double>(repeats);
   }
   void reserve(Index count) {
-    if (count <= held_) return;
+    const bool large = 8 * static_cast<std::size_t>(count) >= kLargeFrom;
+    if (count <= held_ && large == large_) return;
+    buffer_.reset();
+    held_ = 0;
+    large_ = large;
     const std::size_t bytes =
         (8 * static_cast<std::size_t>(count) + kLargePage - 1) / kLargePage * kLargePage;
     buffer_.reset(static_cast<std::uint64_t*>(std::aligned_alloc(kLargePage, bytes)));
     if (buffer_ == nullptr) throw std::bad_alloc();
-    if (bytes >= kLargeFrom) ask_for_large_pages(buffer_.get(), bytes);
+    if (large) ask_for_large_pages(buffer_.get(), bytes);
     held_ = static_cast<Index>(bytes / 8);
     std::fill_n(buffer_.get(), held_, bench::kSeed);  // zeros might share a page
   }
@@ -53,6 +57,7 @@ class SharedRead {
   };
   std::unique_ptr<std::uint64_t, Free> buffer_;
   Index held_ = 0;
+  bool large_ = false;
 };
 
 /// Chains of multiplications and additions that depend on nothing but themselves: enough of them to

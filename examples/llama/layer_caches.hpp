@@ -121,12 +121,23 @@ class Executor {
   HeadTimes* times_;
 };
 
+/// In large pages, but for toys: where a page of every head comes to far less than one of those.
+template <class Codec>
+tersekv::PageMemory page_memory(const CacheShape& shape, Index page_size) {
+  page_size = std::clamp<Index>(page_size, 1, tersekv::kMostPageSize);  // others are refused later
+  const Index entry = 2 * shape.head_dim * Index{sizeof(Codec)};
+  const Index bytes = shape.layers * shape.kv_heads * page_size * entry;
+  return 4 * bytes >= static_cast<Index>(tersekv::kLargePage) ? tersekv::PageMemory::large
+                                                              : tersekv::PageMemory::single;
+}
+
 template <class Policy, class Codec>
 class PolicyCaches final : public LayerCaches {
  public:
   PolicyCaches(const CacheRequest& request, tersekv::CacheConfig config, const Policy& policy,
                std::optional<tersekv::SurrogateSet> surrogates = {})
-      : pool_(std::pmr::get_default_resource(), page_memory(request.shape, config.page_size)),
+      : pool_(std::pmr::get_default_resource(),
+              page_memory<Codec>(request.shape, config.page_size)),
         scores_(std::move(surrogates), request.shape) {
     config = layer_config(config, request);
     layers_.reserve(static_cast<std::size_t>(request.shape.layers));
@@ -169,13 +180,6 @@ class PolicyCaches final : public LayerCaches {
  private:
   using Cache = tersekv::KVCache<TimedPolicy<Policy>, Codec, Codec, Executor>;
 
-  /// In large pages, but for toys: where a page of every head comes to far less than one of those.
-  static tersekv::PageMemory page_memory(const CacheShape& shape, Index page_size) {
-    const Index entry = 2 * shape.head_dim * Index{sizeof(Codec)};
-    const Index bytes = shape.layers * shape.kv_heads * page_size * entry;
-    return 4 * bytes >= static_cast<Index>(tersekv::kLargePage) ? tersekv::PageMemory::large
-                                                                : tersekv::PageMemory::single;
-  }
   static double seconds(HeadTimes::Clock::duration time) {
     return std::chrono::duration<double>(time).count();
   }
@@ -273,7 +277,16 @@ Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
   std::vector<float> out(shape.q_heads * shape.head_dim);
   cache.extend(view(1, shape.q_heads), view(1, shape.kv_heads), view(1, shape.kv_heads),
                tersekv::nhd_view(out.data(), 1, shape.q_heads, shape.head_dim));
-  return shape.layers * cache.bytes() + pool.idle_bytes();
+  // The pages of all layers may lie in blocks, of which the last has something left over.
+  tersekv::PagePool block(std::pmr::get_default_resource(),
+                          page_memory<Codec>(shape, cache.config().page_size));
+  block.set_page_bytes(pool.page_bytes());
+  block.give(block.take());
+  const Index pages = shape.layers * (pool.pages() - pool.idle_pages());
+  const Index blocks = (pages + block.pages() - 1) / block.pages();
+  const Index over =
+      blocks * (block.bytes() - block.bookkeeping_bytes()) - pages * block.page_bytes();
+  return shape.layers * cache.bytes() + pool.idle_bytes() + over;
 }
 
 using MakeCaches = std::unique_ptr<LayerCaches>(const CacheRequest&);

@@ -23,9 +23,9 @@ namespace detail {
 
 /// The tiles of one request: entries whose keys come first, then their exponentials, then their
 /// values. Of heads that may be in memory they are no more than a page, in the order of memory: a
-/// page's keys, its values, and its columns, so that the processor's own prefetching, which stops
-/// at the first gap, goes on for as long as pages are neighbours. Elsewhere a section: each time
-/// the exponentials are waited for.
+/// page's keys, its scales and weights, its values, and what is not wanted, so that the processor's
+/// own prefetching, which stops at the first gap, goes on for as long as pages are neighbours.
+/// Elsewhere a section: each time the exponentials are waited for.
 template <class Head>
 class AttentionPass {
   using Key = typename Head::Key;

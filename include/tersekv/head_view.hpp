@@ -27,7 +27,8 @@ namespace tersekv {
 ///   positions     [page_size]             int32
 ///   statistics    [statistics, page_size] 4 bytes each, the policy's
 ///
-/// That is the order in which attention reads them: who fetches ahead along memory has all of it.
+/// Up to the values that is the order in which attention reads them: who fetches ahead along memory
+/// has all it wants.
 struct PageLayout {
   Index page_size = 0, head_dim = 0, statistics = 0;
   Index registers = 0;                   ///< the policy's numbers per head, beside the pages

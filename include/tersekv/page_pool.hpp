@@ -21,15 +21,16 @@ namespace tersekv {
 enum class PageMemory {
   single,  ///< each by itself: no more than caches need, and idle ones go back one by one
   large,  ///< in blocks that fill one of the system's large pages, 2 MiB; Linux is asked for these.
-          ///< A block goes back when all of it is idle. Attention over what is in memory is
-          ///< faster: processors look ahead, and find addresses, by the system's pages. Pages of
-          ///< more than 256 KiB come singly
+          ///< A block goes back when all of it is idle, and whatever the resource then makes of it
+          ///< may stay in large pages. Attention over what is in memory is faster: processors look
+          ///< ahead, and find addresses, by the system's pages. Pages of more than 256 KiB come
+          ///< singly
 };
 
 /// Fixed-size pages for the heads of one or many caches. A head that shrinks hands its pages back
 /// here at once, and the next head that grows, of any layer or sequence, gets them. `trim()` gives
-/// idle pages back to the memory resource. The caches' calls work in the same scratch memory, as
-/// much as the longest head needs, and find it in the processor's caches.
+/// idle pages, or blocks of them, back to the memory resource. The caches' calls work in the same
+/// scratch memory, as much as the longest head needs, and find it in the processor's caches.
 ///
 /// All caches of a pool must need pages of the same size (same head_dim, codecs, page_size and
 /// policy statistics), and their calls must not overlap. Not thread-safe.

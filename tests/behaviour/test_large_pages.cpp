@@ -18,6 +18,14 @@ using namespace conformance;
 using tersekv::PageMemory;
 using tersekv::PagePool;
 
+/// All of it comes back, as it went, when pools are gone.
+struct Resource : CountingResource {
+  ~Resource() override {
+    CHECK(sound());
+    CHECK(bytes() == 0);
+  }
+};
+
 constexpr Index kLarge = 2 << 20, kPage = 16640, kPerBlock = kLarge / kPage;
 
 std::vector<std::byte*> take(PagePool& pool, Index pages) {
@@ -32,7 +40,7 @@ void give(PagePool& pool, const std::vector<std::byte*>& pages, Index first, Ind
 }  // namespace
 
 TEST_CASE("large pages: a block's pages are neighbours, and it lies in one large page") {
-  CountingResource resource;
+  Resource resource;
   PagePool pool(&resource, PageMemory::large);
   CHECK(pool.bytes() == resource.bytes());
   pool.set_page_bytes(kPage);
@@ -55,7 +63,7 @@ TEST_CASE("large pages: a block's pages are neighbours, and it lies in one large
 }
 
 TEST_CASE("large pages: a block goes back when all of it is idle, and not before") {
-  CountingResource resource;
+  Resource resource;
   PagePool pool(&resource, PageMemory::large);
   pool.set_page_bytes(kPage);
   auto pages = take(pool, 3 * kPerBlock);
@@ -88,7 +96,7 @@ TEST_CASE("large pages: a block goes back when all of it is idle, and not before
 }
 
 TEST_CASE("large pages: what is too large for several in a block comes singly") {
-  CountingResource resource;
+  Resource resource;
   PagePool pool(&resource, PageMemory::large);
   constexpr Index kMost = kLarge / 8;
   pool.set_page_bytes(kMost + 64);
@@ -107,7 +115,7 @@ TEST_CASE("large pages: what is too large for several in a block comes singly") 
 }
 
 TEST_CASE("large pages: a block that is not to be had leaves the pool as it was") {
-  CountingResource resource;
+  Resource resource;
   PagePool pool(&resource, PageMemory::large);
   pool.set_page_bytes(kPage);
   std::vector<std::byte*> pages;

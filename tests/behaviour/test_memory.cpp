@@ -82,9 +82,11 @@ TEST_CASE("memory: with a shared pool, the caches and the idle pages are what wa
       CountingResource resource;
       {
         tersekv::PagePool pool(&resource, memory);
-        const auto one = policy.make(small_config(policy, 2), {.pool = &pool});
-        const auto two =
-            policy.make(small_config(policy, 3), {.runs = Runs::shuffled, .pool = &pool});
+        CacheConfig two_sequences = small_config(policy, 2), three = small_config(policy, 3);
+        // A few pages to a block.
+        if (memory == tersekv::PageMemory::large) two_sequences.page_size = three.page_size = 2048;
+        const auto one = policy.make(two_sequences, {.pool = &pool});
+        const auto two = policy.make(three, {.runs = Runs::shuffled, .pool = &pool});
         for (int i = 0; i < 60; ++i) {
           operate(random.chance(0.5) ? *one : *two, random);
           CHECK(one->bytes() + two->bytes() + pool.idle_bytes() == resource.bytes());

@@ -95,6 +95,20 @@ class Runs(Case):
         ratio = output["cache_bytes"] / output["full_cache_bytes"]
         self.assertAlmostEqual(ratio, 1, delta=0.02)
 
+    def test_deep_models_caches_lie_in_large_pages_all_of_which_count(self):
+        layers, large = 70, 2 << 20
+        model = self.write("deep.gguf", tiny_gguf.model_bytes(layers=layers))
+        arguments = ["perplexity", "--model", model, "--text", self.base[-1], "--context", 400]
+        full = self.json(*arguments)
+        kept = self.json(*arguments, "--policy", "h2o", "--budget", 40)
+        self.assertAlmostEqual(full["cache_bytes"] / full["full_cache_bytes"], 1, delta=0.02)
+        heads = layers * tiny_gguf.KV_HEADS
+        for output, entries, blocks in ((full, 400, 3), (kept, 40, 1)):
+            self.assertEqual(output["kept_entries"], entries * heads)
+            beside = output["cache_bytes"] - blocks * large  # tables, states and scratch
+            self.assertGreater(beside, 0)
+            self.assertLess(beside, large / 2)
+
     def test_the_cpu_is_the_default_device(self):
         arguments = ["perplexity", *self.base, "--context", 100, "--policy", "h2o", "--budget", 40]
         default, named = self.json(*arguments), self.json(*arguments, "--device", "cpu")

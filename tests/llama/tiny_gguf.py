@@ -28,7 +28,7 @@ def _byte_names():
     return names
 
 
-def model_bytes(seed=1):
+def model_bytes(seed=1, layers=LAYERS):
     """A whole GGUF file."""
     draw = random.Random(seed)
     values, tensors, content = [], [], b""
@@ -50,7 +50,7 @@ def model_bytes(seed=1):
         content += struct.pack(f"<{count}f", *(draw.gauss(mean, deviation) for _ in range(count)))
 
     value("general.architecture", STRING, _string("llama"))
-    for key, number in {"block_count": LAYERS, "context_length": 512,
+    for key, number in {"block_count": layers, "context_length": 512,
                         "embedding_length": EMBEDDING, "feed_forward_length": FEED_FORWARD,
                         "attention.head_count": Q_HEADS,
                         "attention.head_count_kv": KV_HEADS}.items():
@@ -69,7 +69,7 @@ def model_bytes(seed=1):
 
     tensor("token_embd.weight", (EMBEDDING, VOCAB), 0, 1)
     tensor("output_norm.weight", (EMBEDDING,), 1, 0.1)
-    for i in range(LAYERS):
+    for i in range(layers):
         for name, rows, cols in (("attn_q", Q_HEADS * HEAD_DIM, EMBEDDING),
                                  ("attn_k", KV_HEADS * HEAD_DIM, EMBEDDING),
                                  ("attn_v", KV_HEADS * HEAD_DIM, EMBEDDING),
