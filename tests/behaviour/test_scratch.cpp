@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "counting_resource.hpp"
 #include "support/random.hpp"
 
 namespace {
@@ -145,6 +146,17 @@ TEST_CASE("scratch: room for a prompt's rows comes with the prompt, and is given
   CHECK(outputs[0] == outputs[1]);
   at_once.trim();
   CHECK(singly.memory().workspace == at_once.memory().workspace);
+}
+
+TEST_CASE("scratch: a prompt's queries times its entries are never stored") {
+  constexpr Index tokens = 1024,
+                  matrix = tokens * tokens * Index{sizeof(float)};  // of a query head
+  CountingResource resource;
+  PagePool pool(&resource);
+  KVCache<H2O> cache(config(), H2O{}, pool);  // wants attention per entry as well
+  Rows(tokens).into(cache);
+  CHECK(cache.length(0, 0) == tokens);
+  CHECK(resource.peak() - pool.pages() * pool.page_bytes() < matrix / 8);
 }
 
 TEST_CASE("scratch: it is given back by the last cache that trims, and by a pool without caches") {
