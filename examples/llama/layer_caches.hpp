@@ -278,14 +278,11 @@ Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
   cache.extend(view(1, shape.q_heads), view(1, shape.kv_heads), view(1, shape.kv_heads),
                tersekv::nhd_view(out.data(), 1, shape.q_heads, shape.head_dim));
   // The pages of all layers may lie in blocks, of which the last has something left over.
-  tersekv::PagePool block(std::pmr::get_default_resource(),
-                          page_memory<Codec>(shape, cache.config().page_size));
-  block.set_page_bytes(pool.page_bytes());
-  block.give(block.take());
+  tersekv::PagePool of_all(std::pmr::get_default_resource(),
+                           page_memory<Codec>(shape, cache.config().page_size));
+  of_all.set_page_bytes(pool.page_bytes());
   const Index pages = shape.layers * (pool.pages() - pool.idle_pages());
-  const Index blocks = (pages + block.pages() - 1) / block.pages();
-  const Index over =
-      blocks * (block.bytes() - block.bookkeeping_bytes()) - pages * block.page_bytes();
+  const Index over = of_all.bytes_for(pages) - pages * pool.page_bytes();
   return shape.layers * cache.bytes() + pool.idle_bytes() + over;
 }
 

@@ -69,7 +69,8 @@ class PagePool {
   /// there are no caches.
   void trim() noexcept {
     if (scratch_.use_count() == 1) scratch_->clear();
-    std::sort(idle_.begin(), idle_.end(), std::greater<>());  // who is taken next lies first
+    // The pages of a block side by side, and who is taken next lies first.
+    if (in_large_blocks()) std::sort(idle_.begin(), idle_.end(), std::greater<>());
     auto kept = idle_.begin();
     for (auto first = kept; first != idle_.end();) {
       std::byte* block = block_of(*first);
@@ -101,9 +102,10 @@ class PagePool {
            scratch_->bookkeeping_bytes();
   }
   /// Everything the pool holds, pages lent to caches included.
-  Index bytes() const {
-    return total_ / block_pages() * static_cast<Index>(block_bytes()) + scratch_bytes() +
-           bookkeeping_bytes();
+  Index bytes() const { return bytes_for(total_) + scratch_bytes() + bookkeeping_bytes(); }
+  /// What it would take from the memory resource for so many pages.
+  Index bytes_for(Index pages) const {
+    return (pages + block_pages() - 1) / block_pages() * static_cast<Index>(block_bytes());
   }
   /// For the caches' workers.
   const std::shared_ptr<detail::ScratchBlocks>& scratch() const { return scratch_; }

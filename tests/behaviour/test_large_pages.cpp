@@ -62,6 +62,18 @@ TEST_CASE("large pages: a block's pages are neighbours, and it lies in one large
   CHECK(pool.bytes() == resource.bytes());
 }
 
+TEST_CASE("large pages: how many bytes pages would take is known before they are taken") {
+  PagePool single, large(std::pmr::get_default_resource(), PageMemory::large);
+  CHECK(large.bytes_for(3) == 0);  // of no size yet
+  single.set_page_bytes(kPage);
+  large.set_page_bytes(kPage);
+  CHECK(single.bytes_for(3) == 3 * kPage);
+  CHECK(large.bytes_for(0) == 0);
+  CHECK(large.bytes_for(1) == kLarge);
+  CHECK(large.bytes_for(kPerBlock) == kLarge);
+  CHECK(large.bytes_for(kPerBlock + 1) == 2 * kLarge);
+}
+
 TEST_CASE("large pages: a block goes back when all of it is idle, and not before") {
   Resource resource;
   PagePool pool(&resource, PageMemory::large);
