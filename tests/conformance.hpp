@@ -55,6 +55,7 @@ class AnyCache {
   virtual const CacheConfig& config() const = 0;
   virtual tersekv::PagePool& pool() = 0;
   virtual std::unique_ptr<AnyCache> clone() const = 0;
+  virtual std::unique_ptr<AnyCache> clone(tersekv::PagePool& pool) const = 0;
   Index bytes() const { return memory().total(); }
 };
 

@@ -96,6 +96,9 @@ class Model final : public AnyCache {
   std::unique_ptr<AnyCache> clone() const override {
     return std::make_unique<Model>(cache_.clone());
   }
+  std::unique_ptr<AnyCache> clone(tersekv::PagePool& pool) const override {
+    return std::make_unique<Model>(cache_.clone(pool));
+  }
 
  private:
   Cache cache_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
+#include <utility>
 
 #include "conformance.hpp"
 
@@ -123,7 +124,7 @@ TEST_CASE("conformance: every executor gives the same bits") {
   }
 }
 
-TEST_CASE("conformance: a clone equals its original and goes its own way") {
+TEST_CASE("conformance: a clone, on whatever pool, equals its original and goes its own way") {
   FOR_EACH_POLICY(policy) {
     for (const Storage storage : kStorages) {
       support::Random random(34);
@@ -133,16 +134,25 @@ TEST_CASE("conformance: a clone equals its original and goes its own way") {
       const auto twin = policy.make(config, {.storage = storage});
       feed(*original, tokens);
       feed(*twin, same);
-      const auto clone = original->clone();
-      CHECK(same_state(*clone, *original));
-      extend(*clone, other.chunk(total(kTalk), 20));
-      CHECK(same_state(*original, *twin));
+      tersekv::PagePool pool;
+      const auto clone = original->clone(), elsewhere = original->clone(pool);
+      CHECK(&elsewhere->pool() == &pool);
+      Tokens again = other;
+      const std::pair<AnyCache*, Tokens*> copies[] = {{clone.get(), &other},
+                                                      {elsewhere.get(), &again}};
+      for (const auto& [copy, own] : copies) {
+        CHECK(same_state(*copy, *original));
+        extend(*copy, own->chunk(total(kTalk), 20));
+        CHECK(same_state(*original, *twin));
+      }
       extend(*original, tokens.chunk(total(kTalk), 20));
-      CHECK(same_state(*clone, *original));
       const auto from = (other.out.size() / static_cast<std::size_t>(other.count)) *
                         static_cast<std::size_t>(total(kTalk));
-      CHECK(same_bits("out", std::span(other.out).subspan(from),
-                      std::span(tokens.out).subspan(from)));
+      const auto latest = [&](const Tokens& t) { return std::span(t.out).subspan(from); };
+      for (const auto& [copy, own] : copies) {
+        CHECK(same_state(*copy, *original));
+        CHECK(same_bits("out", latest(*own), latest(tokens)));
+      }
     }
   }
 }
