@@ -55,7 +55,8 @@ struct KeyNorms {
   TERSEKV_HD const float* similarities(Team& team, const Head& head, Index slot) const {
     float* out = products(team, head, slot);
     const float own = head.stat(column, slot);
-    team.for_each_entry(head, head.length(),
+    team.for_each_entry(detail::asking_for<Team>(head, {.first = column, .last = column + 1}),
+                        head.length(),
                         [&](auto i) { out[i] = similarity(out[i], own, head.stat(column, i)); });
     return out;
   }
@@ -68,7 +69,8 @@ struct KeyNorms {
     const float own = head.stat(column, slot);
     const float inverse = own > kZero ? 1.0f / own : 0.0f;
     return team.argmin_bounded(
-        head, head.length(), detail::of_vectors_if<detail::kOfVectors<Eligible>>([&](auto i) {
+        detail::asking_for<Team>(head, {.positions = true, .first = column, .last = column + 1}),
+        head.length(), detail::of_vectors_if<detail::kOfVectors<Eligible>>([&](auto i) {
           return detail::both(detail::is_not(i, slot), eligible(i));
         }),
         detail::OfVectors{[&](auto i) {

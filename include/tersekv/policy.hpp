@@ -4,6 +4,7 @@
 #include <concepts>
 #include <utility>
 
+#include "tersekv/asked_columns.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/head.hpp"
 #include "tersekv/policy_parts.hpp"

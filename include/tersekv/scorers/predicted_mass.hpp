@@ -45,7 +45,8 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     const Index group = head.shape().group_size, dim = head.head_dim();
     const float log_decay = std::log(decay), log_gain = std::log1p(-decay);
-    team.for_each_vector(head, row.visible, [&](auto slot) {
+    const auto& asked = detail::asking_for<Team>(head, {.last = group + 1});
+    team.for_each_vector(asked, row.visible, [&](auto slot) {
       const auto queries = head.int_stat(group, slot);
       for (Index g = 0; g < group; ++g) {
         const float* logits = row.logits + g * row.logit_stride;

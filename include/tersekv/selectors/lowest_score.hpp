@@ -29,7 +29,7 @@ struct LowestScore : SelectorBase {
 
   template <class Team, class Head, class Scorer, class Merger>
   TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
-                           Index /*column*/, Index merger_column) const {
+                           Index column, Index merger_column) const {
     if (head.shape().layer < uncompressed_layers || head.state().waiting < interval) return;
     team.once([&] { head.state().waiting = 0; });
     const Index excess =
@@ -46,7 +46,9 @@ struct LowestScore : SelectorBase {
       if constexpr (Merger::changes_scores && detail::BoundsScores<Scorer, Head>) {
         const auto least = detail::of_vectors_if<detail::BoundsVectors<Scorer, Team, Head>>(
             [&](auto i) { return scorer.least_score(head, i); });
-        const Index victim = team.argmin_bounded(head, head.length(), eligible, least, score);
+        const Index victim = team.argmin_bounded(
+            detail::asking_for<Team>(head, {.weights = true, .positions = true, .last = column}),
+            head.length(), eligible, least, score);
         team.once([&] { victims[0] = static_cast<std::int32_t>(victim); });
       } else {
         team.smallest(at_once, head, head.length(), eligible, score, victims);

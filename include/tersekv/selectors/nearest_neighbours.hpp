@@ -34,14 +34,15 @@ struct NearestNeighbours {
       return both(both(Index{i} != slot, eligible(i)), !is_new(i));
     };
     // Ties are few, and apart, so that the loop over all has no branch.
+    const auto& asked = asking_for<Team>(head, links());
     const Index equals = team.collect(
-        head, head.length(), [&](auto i) { return both(offered(i), near[i] == similarity(i)); },
+        asked, head.length(), [&](auto i) { return both(offered(i), near[i] == similarity(i)); },
         ties);
     team.for_each(equals, [&](Index a) {
       const Index i = ties[a];
       if (!is_stale(i) && head.position(slot) < head.position(neighbour(i))) link(i) = name(slot);
     });
-    team.for_each_entry(head, head.length(), [&](auto i) {
+    team.for_each_entry(asked, head.length(), [&](auto i) {
       const bool nearer = both(offered(i), near[i] > similarity(i));
       link(i) = nearer ? name(slot) : link(i);
       similarity(i) = choose(nearer, near[i], similarity(i));
@@ -58,7 +59,7 @@ struct NearestNeighbours {
   template <class Team>
   TERSEKV_HD Index closest(Team& team) const {
     return team.argmax(
-        head, head.length(), [&](auto i) { return eligible(i); },
+        asking_for<Team>(head, links()), head.length(), [&](auto i) { return eligible(i); },
         [&](auto i) { return similarity(i); },
         [&](Index i) -> Index {
           if (is_stale(i)) return -1;  // must be looked at before a tie is decided
@@ -70,7 +71,8 @@ struct NearestNeighbours {
   template <class Team>
   TERSEKV_HD void forget(Team& team, Index victim, Index target, Index last) const {
     const std::int32_t gone = name(victim), changed = name(target), moved = name(last);
-    team.for_each_entry(head, head.length(), [&](auto i) {
+    const auto& asked = asking_for<Team>(head, {.first = column + 1, .last = column + 2});
+    team.for_each_entry(asked, head.length(), [&](auto i) {
       const std::int32_t now = link(i), then = now == moved ? gone : now;
       const bool stale = (now == gone) | (now == changed);
       link(i) = stale ? kStale : then;
@@ -81,6 +83,9 @@ struct NearestNeighbours {
   static constexpr std::int32_t kNew = 0;     // never introduced: the column's initial value
   static constexpr std::int32_t kStale = -1;  // the neighbour is gone; similarity: an upper bound
 
+  TERSEKV_HD Columns links() const {
+    return {.positions = true, .first = column, .last = column + 2};
+  }
   /// How a link names a slot.
   TERSEKV_HD static std::int32_t name(Index slot) { return static_cast<std::int32_t>(slot + 1); }
   template <class Slot>
@@ -95,7 +100,8 @@ struct NearestNeighbours {
   template <class Team>
   TERSEKV_HD void link_nearest(Team& team, Index slot, const float* near) const {
     const Index best = team.argmax(
-        head, head.length(), [&](auto i) { return both(Index{i} != slot, eligible(i)); },
+        asking_for<Team>(head, {.positions = true}), head.length(),
+        [&](auto i) { return both(Index{i} != slot, eligible(i)); },
         [&](Index i) { return near[i]; });
     team.once([&] {
       similarity(slot) = best < 0 ? -2.0f : near[best];

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tersekv/config.hpp"
+#include "tersekv/policy_parts.hpp"
+#include "tersekv/simd.hpp"
+
+namespace tersekv {
+
+/// The columns of a page that a loop over a head's entries goes through.
+struct Columns {
+  bool weights = false, positions = false;
+  Index first = 0, last = 0;  ///< statistics [first, last)
+};
+
+namespace detail {
+
+/// A head of which loops ask ahead for these columns, not for all that a page has: what is asked
+/// for in vain comes all the same, and takes the place of what is not.
+template <class Head>
+class AskedColumns : public Head {
+ public:
+  AskedColumns(const Head& head, const Columns& columns) : Head(head), columns_(columns) {}
+
+  void ask_for_columns(Index index) const {
+    const PageSlot page = this->page_slot(index);
+    const Index bytes = 4 * this->page_size();
+    if (columns_.weights && this->has_weights()) simd::ask<3>(this->weight_page(index), bytes);
+    if (columns_.positions) simd::ask<3>(this->position_at(page), bytes);
+    if (columns_.first == columns_.last) return;
+    simd::ask<3>(this->statistic_at(columns_.first, page),
+                 bytes * (columns_.last - columns_.first));
+  }
+
+ private:
+  Columns columns_;
+};
+
+/// `head`, for a loop of `Team` that goes through `columns` alone. Worth it where there are several
+/// others; a loop that leaves out one or two takes as long.
+template <class Team, class Head>
+TERSEKV_HD decltype(auto) asking_for(const Head& head, [[maybe_unused]] const Columns& columns) {
+  if constexpr (HasVectors<Team>) {
+    return AskedColumns<Head>(head, columns);
+  } else {
+    return (head);
+  }
+}
+
+}  // namespace detail
+}  // namespace tersekv
