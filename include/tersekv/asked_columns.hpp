@@ -5,15 +5,13 @@
 #include "tersekv/policy_parts.hpp"
 #include "tersekv/simd.hpp"
 
-namespace tersekv {
+namespace tersekv::detail {
 
 /// The columns of a page that a loop over a head's entries goes through.
 struct Columns {
   bool weights = false, positions = false;
   Index first = 0, last = 0;  ///< statistics [first, last)
 };
-
-namespace detail {
 
 /// A head of which loops ask ahead for these columns, not for all that a page has: what is asked
 /// for in vain comes all the same, and takes the place of what is not.
@@ -47,5 +45,4 @@ TERSEKV_HD decltype(auto) asking_for(const Head& head, [[maybe_unused]] const Co
   }
 }
 
-}  // namespace detail
-}  // namespace tersekv
+}  // namespace tersekv::detail
