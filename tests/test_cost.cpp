@@ -85,11 +85,11 @@ class CountingTeam : public tersekv::SerialTeam {
     cost_.comparisons += n;
     return SerialTeam::argmax(head, n, eligible, key, position...);
   }
-  template <class Head, class Eligible, class Least, class Key>
-  Index argmin_bounded(const Head& head, Index n, Eligible&& eligible, Least&& least,
-                       Key&& key) const {
+  template <class Head, class Eligible, class Least, class Key, class... Rough>
+  Index argmin_bounded(const Head& head, Index n, Eligible&& eligible, Least&& least, Key&& key,
+                       const Rough&... rough) const {
     cost_.comparisons += n;
-    return SerialTeam::argmin_bounded(head, n, eligible, least, key);
+    return SerialTeam::argmin_bounded(head, n, eligible, least, key, rough...);
   }
   template <class Head, class Eligible, class Key>
   void smallest(Index k, const Head& head, Index n, Eligible&& eligible, Key&& key,

@@ -143,7 +143,7 @@ TEST_CASE("load agrees with the scalar conversion for every finite half and bflo
   SUCCEED();
 }
 
-TEST_CASE("store, broadcast, sum, max, min, any, any_equal and any_above do what they say") {
+TEST_CASE("store, broadcast, sum, max, min, any, any_above and lanes_at_most do what they say") {
   Random random(4);
   INFO(random);
   for (int trial = 0; trial < 50; ++trial) {
@@ -159,7 +159,8 @@ TEST_CASE("store, broadcast, sum, max, min, any, any_equal and any_above do what
     CHECK(support::close(simd::sum(a), total, 0, 1e-5));
     CHECK(simd::max(a) == *std::max_element(x.begin(), x.end()));
     CHECK(simd::min(a) == *std::min_element(x.begin(), x.end()));
-    CHECK_FALSE(simd::any_equal(a, 100.0f));
+    CHECK(simd::lanes_at_most(a, simd::max(a)) == (1u << simd::kLanes) - 1);
+    CHECK(simd::lanes_at_most(a, std::nextafter(simd::min(a), -100.0f)) == 0);
     CHECK_FALSE(simd::any_above(a, simd::max(a)));
     CHECK(simd::any_above(a, std::nextafter(simd::max(a), -100.0f)));
     CHECK_FALSE(simd::any(a != a));
@@ -169,7 +170,9 @@ TEST_CASE("store, broadcast, sum, max, min, any, any_equal and any_above do what
       CHECK(simd::any(one_lane));
       CHECK(simd::max(a, b)[static_cast<int>(i)] == std::max(x[i], y[i]));
       CHECK(simd::min(a, b)[static_cast<int>(i)] == std::min(x[i], y[i]));
-      CHECK(simd::any_equal(a, x[i]));
+      for (std::size_t j = 0; j < x.size(); ++j) {
+        CHECK((simd::lanes_at_most(a, x[i]) >> j & 1u) == (x[j] <= x[i] ? 1u : 0u));
+      }
       CHECK(simd::broadcast(x[i])[static_cast<int>(i)] == x[i]);
     }
   }

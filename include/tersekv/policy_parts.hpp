@@ -47,8 +47,10 @@ struct Observation {
 ///
 ///   template <class Head> float least_score(const Head& head, Index slot) const;   // <= score
 ///
-/// which selectors that look for one victim ask for first. Either may take any slot and return what
+/// which selectors that look for one victim ask for first. All may take any slot and return what
 /// becomes of it, as the library's do: with a SlotVector many scores are worked out at a time.
+/// Where `least_score` takes a while itself and takes a SlotVector, a `rough_score` that does, too,
+/// looser and quicker (<= score), is asked for before it.
 ///
 ///   template <class Head, class Slot>
 ///   auto score(const Head& head, Slot slot) const { return 2.0f * head.stat(0, slot); }
@@ -144,8 +146,8 @@ template <class Team>
 concept HasVectors = requires {
   requires Team::kVectors;
 };
-/// Whether besides `score`, or `least_score`, gives one for a SlotVector, and so many numbers at a
-/// time.
+/// Whether besides `score`, or one of the bounds, gives one for a SlotVector, and so many numbers
+/// at a time.
 template <class Scorer, class Team, class Head>
 concept ScoresVectors = HasVectors<Team> &&
     requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
@@ -155,6 +157,11 @@ template <class Scorer, class Team, class Head>
 concept BoundsVectors = HasVectors<Team> &&
     requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
   { scorer.least_score(head, slots) } -> std::same_as<simd::Floats>;
+};
+template <class Scorer, class Team, class Head>
+concept BoundsRoughly = BoundsVectors<Scorer, Team, Head> &&
+    requires(const Scorer& scorer, const Head& head, const SlotVector<true>& slots) {
+  { scorer.rough_score(head, slots) } -> std::same_as<simd::Floats>;
 };
 /// The body, said to take a SlotVector as well if `yes`.
 template <bool yes, class F>

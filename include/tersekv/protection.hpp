@@ -30,7 +30,8 @@ struct Unprotected {
   TERSEKV_HD Ints operator()(const SlotVector<whole>& slots) const {
     const Ints position = head.position(slots);
     const Ints between = (position >= first) & (position < end);
-    return (simd::lane_numbers() >= narrow(head.state().pinned - Index{slots})) & between;
+    const Index pinned = head.state().pinned - Index{slots};  // of these; mostly none is
+    return pinned <= 0 ? between : (simd::lane_numbers() >= narrow(pinned)) & between;
   }
 
  private:

@@ -341,16 +341,17 @@ inline bool any(Ints v) {
 #endif
 }
 
-/// Whether any lane of v is x.
-inline bool any_equal(Floats v, float x) {
+/// The lanes of v that are no more than x, as bits: lane 0 is the lowest.
+inline unsigned lanes_at_most(Floats v, float x) {
 #if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask(std::bit_cast<__m512>(v), _mm512_set1_ps(x), _CMP_EQ_OQ) != 0;
+  return _mm512_cmp_ps_mask(std::bit_cast<__m512>(v), _mm512_set1_ps(x), _CMP_LE_OQ);
 #elif defined(__AVX__)
-  const __m256 equal = _mm256_cmp_ps(std::bit_cast<__m256>(v), _mm256_set1_ps(x), _CMP_EQ_OQ);
-  return _mm256_movemask_ps(equal) != 0;
+  return static_cast<unsigned>(
+      _mm256_movemask_ps(_mm256_cmp_ps(std::bit_cast<__m256>(v), _mm256_set1_ps(x), _CMP_LE_OQ)));
 #else
-  const Ints equal = v == broadcast(x);
-  return ((equal[0] | equal[1]) | (equal[2] | equal[3])) != 0;
+  unsigned lanes = 0;
+  for (int i = 0; i < kLanes; ++i) lanes |= (v[i] <= x ? 1u : 0u) << i;
+  return lanes;
 #endif
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -103,12 +104,11 @@ class SerialTeam {
       const float low = keys_of_block(head, first, size, n, eligible, key, keys);
       if (low > best_key || low == kBarred) continue;
       for (Index from = 0; from < size; from += simd::kLanes) {
-        if (!simd::any_equal(simd::load(keys + from), low)) continue;
-        for (Index i = from; i < std::min(from + simd::kLanes, size); ++i) {
-          if (keys[i] != low) continue;
-          if (low < best_key || position(first + i) < position(best)) best = first + i;
+        for_lanes_at_most(keys + from, low, [&](Index lane) {
+          const Index slot = first + from + lane;
+          if (low < best_key || position(slot) < position(best)) best = slot;
           best_key = low;
-        }
+        });
       }
     }
     return best >= 0 ? best : eldest(n, eligible, position);
@@ -119,10 +119,11 @@ class SerialTeam {
   }
 
   /// As argmin, for a key that takes long: asked for only where `least(slot)`, which is no higher,
-  /// leaves a chance. O(n) bounds, at most n + 1 keys.
-  template <class Head, class Eligible, class Least, class Key>
+  /// leaves a chance. `least` takes a while, too, if there is a `rough` one: no higher than the key
+  /// either, of vectors, and asked for first. O(n) bounds, at most n + 1 keys.
+  template <class Head, class Eligible, class Least, class Key, class... Rough>
   TERSEKV_HD Index argmin_bounded(const Head& head, Index n, Eligible&& eligible, Least&& least,
-                                  Key&& key) const {
+                                  Key&& key, const Rough&... rough) const {
     alignas(64) float bounds[kBlock];
     Index best = -1;
     float best_key = kBarred;
@@ -136,15 +137,20 @@ class SerialTeam {
     };
     for (Index first = 0; first < n; first += kBlock) {
       const Index size = std::min(Index{kBlock}, n - first);
-      const float low = keys_of_block(head, first, size, n, eligible, least, bounds);
+      const float low =
+          keys_of_block(head, first, size, n, eligible, first_of(rough..., least), bounds);
       if (!(low <= best_key) || low == kBarred) continue;  // nor a bound that is no number
       // What is bounded lowest is mostly among the lowest, and spares the others.
-      if (best < 0) look_at(first + first_of(bounds, size, low));
+      if (best < 0) look_at(first + lowest_at(bounds, size, low));
       for (Index from = 0; from < size; from += simd::kLanes) {
-        if (simd::min(simd::load(bounds + from)) > best_key) continue;
-        for (Index i = from; i < std::min(from + simd::kLanes, size); ++i) {
-          if (bounds[i] <= best_key && bounds[i] != kBarred) look_at(first + i);
+        if constexpr (sizeof...(rough) > 0) {
+          if (simd::lanes_at_most(simd::load(bounds + from), best_key) == 0) continue;
+          raise(head, first + from, std::min<Index>(size - from, simd::kLanes), least,
+                bounds + from);
         }
+        for_lanes_at_most(bounds + from, best_key, [&](Index lane) {
+          if (bounds[from + lane] != kBarred) look_at(first + from + lane);
+        });
       }
     }
     return best >= 0 ? best : eldest(n, eligible, [&](Index slot) { return head.position(slot); });
@@ -325,14 +331,35 @@ class SerialTeam {
       return lowest(keys, size);
     }
   }
-  /// Where the first of keys[0, n), in whole vectors, is that is `key`; the last if none is.
-  static Index first_of(const float* keys, Index n, float key) {
-    Index at = 0;
-    while (at + simd::kLanes < n && !simd::any_equal(simd::load(keys + at), key)) {
-      at += simd::kLanes;
+  /// f(lane) for those of a vector of keys that are no more than `most`, which may fall meanwhile.
+  template <class F>
+  static void for_lanes_at_most(const float* keys, const float& most, F&& f) {
+    for (unsigned lanes = simd::lanes_at_most(simd::load(keys), most); lanes != 0;
+         lanes &= lanes - 1) {
+      const int lane = std::countr_zero(lanes);
+      if (keys[lane] <= most) f(Index{lane});
     }
-    while (at + 1 < n && keys[at] != key) ++at;
-    return at;
+  }
+  /// Where the first of keys[0, n), in whole vectors, is that is the lowest of them, `low`.
+  static Index lowest_at(const float* keys, Index n, float low) {
+    for (Index from = 0; from < n; from += simd::kLanes) {
+      const unsigned lanes = simd::lanes_at_most(simd::load(keys + from), low);
+      if (lanes != 0) return from + std::countr_zero(lanes);
+    }
+    return 0;
+  }
+  /// Raises the bounds of `live` slots from `first` on, in a page, to what `least` gives.
+  template <class Head, class Least>
+  static void raise(const Head& head, Index first, Index live, Least& least, float* bounds) {
+    PageSlot slot = head.page_slot(head.page_index(first));
+    slot.in_page = head.in_page(first);
+    for_each_vector_of(slot, live, [&](auto slots) {
+      simd::store(bounds, detail::higher(simd::load(bounds), least(slots)));
+    });
+  }
+  template <class First, class... Others>
+  static First& first_of(First& first, Others&...) {
+    return first;
   }
   /// Of keys[0, padded_dim(n)).
   static float lowest(const float* keys, Index n) {

@@ -76,12 +76,20 @@ void check_bounds(const Cache& cache, float heads_gap) {
     const auto head = cache.head(0, h);
     for (Index i = 0; i < head.length(); ++i) {
       const float score = scorer.score(head, i), least = scorer.least_score(head, i);
+      const float rough = scorer.rough_score(head, i);
       CHECK(least <= score);
+      CHECK(rough <= score);
       // Of what an average lacks: t for 1 - e^-t, or a chord, whichever is less; its logarithm.
       const float lacking = head.int_stat(head.shape().group_size, i) > 0 ? 0.16f + kLogGap : 0.0f;
       const float weight =
           std::exp2(std::round(std::log2(head.weight(i)))) == head.weight(i) ? 0.0f : kLogGap;
-      CHECK(score <= least + heads_gap + lacking + weight + 3e-5f * (1 + std::abs(score)));
+      const float rounding = 3e-5f * (1 + std::abs(score));
+      CHECK(score <= least + heads_gap + lacking + weight + rounding);
+      // Of the heads' sum the roughest is its highest term, and averages that lack something are
+      // higher than they look by no more than after one query.
+      const auto group = static_cast<float>(head.shape().group_size);
+      const float lacked = -std::log1p(-scorer.decay);
+      CHECK(score <= rough + std::log(group) + lacked + weight + rounding);
     }
   }
 }

@@ -37,10 +37,10 @@ struct Candidates {
   auto is_eligible() const {
     return [this](Index i) { return static_cast<bool>(eligible[static_cast<std::size_t>(i)]); };
   }
-  /// The same, of vectors where a team has them.
-  auto vector_key() const {
-    return tersekv::detail::OfVectors{[this](auto slot) {
-      auto here = tersekv::element_at(keys.data(), slot);
+  /// The same less `slack`, of vectors where a team has them.
+  auto vector_key(float slack = 0) const {
+    return tersekv::detail::OfVectors{[this, slack](auto slot) {
+      auto here = tersekv::element_at(keys.data(), slot) - slack;
       if constexpr (requires { slot.live; }) {
         for (Index i = slot.live; i < tersekv::simd::kLanes; ++i) here[i] = -1e30f;
       }

@@ -41,6 +41,13 @@ TEST_CASE("argmin by lower bounds names what argmin names, and asks for few keys
         const Index in_vectors =
             SerialTeam().argmin_bounded(c, n, c.vector_eligible(), c.vector_key(), c.key());
         CHECK(in_vectors == (up.empty() ? -1 : up.front()));
+        for (float rougher : {0.0f, 0.5f, 10.0f}) {
+          Index asked = 0;
+          const auto counted = [&](Index i) { return ++asked, c.key()(i); };
+          CHECK(in_vectors == SerialTeam().argmin_bounded(c, n, c.vector_eligible(), c.vector_key(),
+                                                          counted, c.vector_key(rougher)));
+          if (n == 2500) CHECK(asked < n / 20);
+        }
         Index asked = 0;
         const auto counted = [&](Index i) { return ++asked, c.key()(i); };
         SerialTeam().argmin_bounded(c, n, c.is_eligible(), least, counted);

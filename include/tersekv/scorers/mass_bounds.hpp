@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
+#include <type_traits>
 
 #include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
@@ -38,22 +38,13 @@ struct MassBounds {
   template <class Head, class Slot>
   TERSEKV_HD static auto least_log_mass(const Head& head, Slot slot) {
     const Index group = head.shape().group_size, at = first_register(head);
-    const float share = 1.0f / static_cast<float>(group), log_group = head.reg(at + 1);
     const auto of_head = [&](Index g) { return head.stat(g, slot) - head.reg(g); };
-    auto most = of_head(0), mean = most * share;
-    using Float = decltype(most);
-    for (Index g = 1; g < group; ++g) {
-      most = higher(of_head(g), most);
-      mean = mean + of_head(g) * share;  // no sum beyond what the terms are
-    }
+    const auto [most, jensen] = bounds_of_sum(head, slot);
+    using Float = std::remove_cvref_t<decltype(most)>;
     const Float none = {}, one = none + 1.0f;
     Float sum = {};
     for (Index g = 0; g < group; ++g) sum = sum + exp_at_most(of_head(g) - most);
-    const Float high = higher(most + log_at_most(higher(sum, one)), mean + log_group);
-    // Rounding, which grows with the terms of all these sums.
-    const float each = 2e-6f + 6e-8f * static_cast<float>(group);
-    Float least = high - ((magnitude(high) + log_group) * each + 2e-5f);
-    if (head.has_weights()) least = least + log_at_most(head.weight(slot));
+    const Float least = weighted(head, slot, higher(most + log_at_most(higher(sum, one)), jensen));
 
     const auto queries = head.int_stat(group, slot);
     const Float spent = as_floats(queries) * head.reg(at);
@@ -61,8 +52,41 @@ struct MassBounds {
     const Float gain = higher(none - (log_at_most(lacks) + kLogGap), none);
     return least + choose(queries > 0, gain, none);
   }
+  /// A looser one in a third of the operations: as if averages lacked nothing, and of query heads
+  /// that disagree the highest alone.
+  template <class Head, class Slot>
+  TERSEKV_HD static auto rough_log_mass(const Head& head, Slot slot) {
+    const auto [most, jensen] = bounds_of_sum(head, slot);
+    return weighted(head, slot, higher(most, jensen));
+  }
 
  private:
+  template <class Float>
+  struct SumBounds {
+    Float most, jensen;  ///< max_g a_g, mean_g a_g + ln group_size
+  };
+  template <class Head, class Slot>
+  TERSEKV_HD static auto bounds_of_sum(const Head& head, Slot slot) {
+    const Index group = head.shape().group_size;
+    const float share = 1.0f / static_cast<float>(group);
+    const auto of_head = [&](Index g) { return head.stat(g, slot) - head.reg(g); };
+    auto most = of_head(0), mean = most * share;
+    for (Index g = 1; g < group; ++g) {
+      most = higher(of_head(g), most);
+      mean = mean + of_head(g) * share;  // no sum beyond what the terms are
+    }
+    return SumBounds<decltype(most)>{most, mean + head.reg(first_register(head) + 1)};
+  }
+  /// Of the logarithm of a sum, less its rounding, that of the entry's weight times the sum.
+  template <class Head, class Slot, class Float>
+  TERSEKV_HD static Float weighted(const Head& head, Slot slot, Float sum) {
+    // Rounding grows with the terms of all these sums.
+    const float each = 2e-6f + 6e-8f * static_cast<float>(head.shape().group_size);
+    const float log_group = head.reg(first_register(head) + 1);
+    const Float least = sum - ((magnitude(sum) + log_group) * each + 2e-5f);
+    return head.has_weights() ? least + log_at_most(head.weight(slot)) : least;
+  }
+
   static constexpr float kLogGap = 0.0597f;  // by which log_at_most may fall short
   template <class Head>
   TERSEKV_HD static Index first_register(const Head& head) {

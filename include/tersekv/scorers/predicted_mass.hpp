@@ -70,10 +70,14 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD float score(const Head& head, Slot slot) const {
     return log_mass(head, slot);
   }
-  /// A lower bound of `score`.
+  /// Lower bounds of `score`: one that is near, and one that is quick.
   template <class Head, class Slot>
   TERSEKV_HD auto least_score(const Head& head, Slot slot) const {
     return detail::MassBounds::least_log_mass(head, slot);
+  }
+  template <class Head, class Slot>
+  TERSEKV_HD auto rough_score(const Head& head, Slot slot) const {
+    return detail::MassBounds::rough_log_mass(head, slot);
   }
 
   /// ln of the predicted mass of the group.

@@ -46,9 +46,17 @@ struct LowestScore : SelectorBase {
       if constexpr (Merger::changes_scores && detail::BoundsScores<Scorer, Head>) {
         const auto least = detail::of_vectors_if<detail::BoundsVectors<Scorer, Team, Head>>(
             [&](auto i) { return scorer.least_score(head, i); });
-        const Index victim = team.argmin_bounded(
-            detail::asking_for<Team>(head, {.weights = true, .positions = true, .last = column}),
-            head.length(), eligible, least, score);
+        const auto lowest = [&](const auto&... rough) {
+          return team.argmin_bounded(
+              detail::asking_for<Team>(head, {.weights = true, .positions = true, .last = column}),
+              head.length(), eligible, least, score, rough...);
+        };
+        Index victim;
+        if constexpr (detail::BoundsRoughly<Scorer, Team, Head>) {
+          victim = lowest(detail::OfVectors{[&](auto i) { return scorer.rough_score(head, i); }});
+        } else {
+          victim = lowest();
+        }
         team.once([&] { victims[0] = static_cast<std::int32_t>(victim); });
       } else {
         team.smallest(at_once, head, head.length(), eligible, score, victims);
