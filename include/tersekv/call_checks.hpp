@@ -57,7 +57,8 @@ struct CallChecks {
 
   template <class T>
   void queries(Index sequence, const TokenView<const T>& q) const {
-    rows("tokens of q", sequence, q.tokens);
+    // After a compression the latest token alone may still be asked about.
+    rows("tokens of q", sequence, q.tokens, 1);
     check_extents("q", q, q.tokens, config.num_q_heads, config.head_dim);
     check_values("q", sequence, q, kMaxMagnitude);
   }
@@ -76,12 +77,12 @@ struct CallChecks {
 
   /// Attention that the caller's kernel computed.
   void attention(Index sequence, const AttentionRows<const float>& given) const {
-    rows("rows", sequence, given.rows);
+    rows("rows", sequence, given.rows, 0);  // a compression moves what rows speak of
     if (given.data == nullptr && given.rows > 0) refuse("rows", "attention", "null");
     if (given.rows > 0) check_row_strides(given, config.num_kv_heads, longest(sequence));
     for (Index h = 0; h < config.num_kv_heads; ++h) {
-      check_attention(given, h, state(sequence, h).length,
-                      config.num_q_heads / config.num_kv_heads);
+      check_attention(given, h, state(sequence, h).length, config.num_q_heads / config.num_kv_heads,
+                      config.group_reduce);
     }
   }
 
@@ -103,13 +104,12 @@ struct CallChecks {
     if (tokens == 0) return;
     check_written(chunk, config.num_q_heads, config.num_kv_heads);
   }
-  /// `what`: rows of attention, or queries.
-  void rows(const char* what, Index sequence, Index rows) const {
+  /// `what`: rows of attention, or queries; `compressed`: so many where no tokens came since.
+  void rows(const char* what, Index sequence, Index rows, Index compressed) const {
     this->sequence(sequence);
     for (Index h = 0; h < config.num_kv_heads; ++h) {
       const HeadState& head = state(sequence, h);
-      // After a compression the latest token alone may still be asked about.
-      const Index most = std::max(head.fresh, std::min<Index>(head.length, 1));
+      const Index most = std::max(head.fresh, std::min(head.length, compressed));
       if (rows >= 0 && rows <= most) continue;
       refuse(what,
              text("0 to ", most, ", as ", head.fresh, " tokens came since the last compression"),

@@ -13,6 +13,7 @@
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
 #include "tersekv/errors.hpp"
+#include "tersekv/simd.hpp"
 #include "tersekv/view.hpp"
 
 // What the host boundary checks before anything is changed. Messages say what, expected, got.
@@ -137,11 +138,29 @@ inline void check_scores(const ScoreView& scores, Index tokens, Index kv_heads) 
   }
 }
 
-/// An engine's attention rows of one head: finite numbers that can be a group's attention, wherever
-/// an entry was visible.
+inline std::string reduced_as(GroupReduce reduce, Index group_size) {
+  const char* how = reduce == GroupReduce::sum    ? "sum"
+                    : reduce == GroupReduce::mean ? "mean"
+                                                  : "max";
+  return text(" (the ", how, " of ", group_size, " query heads)");
+}
+inline float sum_of(const float* row, Index n) {
+  simd::Floats total = {};
+  Index i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) total += simd::load(row + i);
+  float sum = simd::sum(total);
+  for (; i < n; ++i) sum += row[i];
+  return sum;
+}
+
+/// An engine's attention rows of one head: finite numbers that can be a group's attention, reduced
+/// as said, wherever an entry was visible, and together no more than all entries can get.
 inline void check_attention(const AttentionRows<const float>& rows, Index kv_head, Index length,
-                            Index group_size) {
-  const float most = 1.01f * static_cast<float>(group_size);  // kernels round
+                            Index group_size, GroupReduce reduce) {
+  constexpr float rounding = 1.01f;  // of kernels
+  const Index most_of_one = reduce == GroupReduce::sum ? group_size : 1;
+  const Index most_of_all = reduce == GroupReduce::mean ? 1 : group_size;
+  const float most = rounding * static_cast<float>(most_of_one);
   for (Index r = 0; r < rows.rows; ++r) {
     const float* row = rows.row(r, kv_head);
     const Index visible = length - (rows.rows - 1 - r);
@@ -151,14 +170,18 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
     for (Index i = 0; i < visible; ++i) {
       beyond |= std::bit_cast<std::uint32_t>(row[i]) > bits_of_most ? 1u : 0u;
     }
-    if (beyond == 0) continue;
-    for (Index i = 0; i < visible; ++i) {  // -0 is none of them, and right
+    for (Index i = 0; beyond != 0 && i < visible; ++i) {  // -0 is none of them, and right
       const bool finite = is_finite(row[i]);
       if (finite && row[i] >= 0.0f && row[i] <= most) continue;
       refuse(text("rows, row ", r, ", head ", kv_head, ", slot ", i),
-             text("finite attention from 0 to the group's size (", group_size, ")"),
+             text("finite attention from 0 to ", most_of_one, reduced_as(reduce, group_size)),
              finite ? text(row[i]) : "NaN or infinity");
     }
+    const float sum = sum_of(row, visible);
+    if (sum <= rounding * static_cast<float>(most_of_all)) continue;
+    refuse(text("rows, row ", r, ", head ", kv_head),
+           text("attention that adds up to at most ", most_of_all, reduced_as(reduce, group_size)),
+           text(sum));
   }
 }
 

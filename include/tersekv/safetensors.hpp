@@ -35,10 +35,10 @@ class SafetensorsFile {
     if (!file) fail("a readable file", "none");
     const auto size = static_cast<std::uint64_t>(file.tellg());
     unsigned char prefix[8] = {};
+    if (size < sizeof prefix) fail("at least 8 bytes", std::to_string(size));
     file.seekg(0);
-    if (size < sizeof prefix || !file.read(reinterpret_cast<char*>(prefix), sizeof prefix)) {
-      fail("at least 8 bytes", std::to_string(size));
-    }
+    file.read(reinterpret_cast<char*>(prefix), sizeof prefix);
+    if (!file) fail("a readable file", "a read error");  // as of a directory
     std::uint64_t header_size = 0;
     for (int i = 7; i >= 0; --i) header_size = header_size << 8 | prefix[i];
     if (header_size > size - sizeof prefix || header_size > kLargestHeader) {
@@ -174,7 +174,12 @@ class SurrogateSet {
   SurrogateSet& operator=(SurrogateSet&&) = default;
 
   Index size() const { return static_cast<Index>(layers_.size()); }
-  const Surrogate& layer(Index index) const { return layers_.at(static_cast<std::size_t>(index)); }
+  const Surrogate& layer(Index index) const {
+    if (index < 0 || index >= size()) {
+      detail::refuse("layer", detail::text("0 to ", size() - 1), detail::text(index));
+    }
+    return layers_[static_cast<std::size_t>(index)];
+  }
 
  private:
   LinearView read(const SafetensorsFile& file, const std::string& name) {

@@ -54,10 +54,56 @@ TEST_CASE("hostile: attention rows that no group can have are refused") {
     const auto observe = [&] {
       trial.cache.observe(0, AttentionRows<const float>{rows.data(), 1, 128, 64});
     };
-    CHECK(refused(observe, {"rows", "attention from 0 to the group's size"}));
+    CHECK(refused(observe, {"rows, row 0, head 1, slot 28",
+                            "attention from 0 to 3 (the sum of 3 query heads)"}));
     rows[64 + kEntries - 1] = -0.0f;
     CHECK_NOTHROW(observe());
   }
+}
+
+TEST_CASE("hostile: attention rows are held to the way in which they are reduced") {
+  // Of one entry, and of all, no more than this.
+  const struct {
+    GroupReduce reduce;
+    float one, all;
+    std::string how;
+  } cases[] = {{GroupReduce::sum, 3, 3, "sum"},
+               {GroupReduce::mean, 1, 1, "mean"},
+               {GroupReduce::max, 1, 3, "max"}};
+  for (const auto& [reduce, one, all, how] : cases) {
+    INFO(how);
+    CacheConfig config = kConfig;
+    config.group_reduce = reduce;
+    KVCache<H2O> cache(config);
+    support::Random random(92);
+    Tokens tokens(random, config, kEntries);
+    cache.append(0, tokens.all().k, tokens.all().v);
+    const auto given = [&](std::vector<float> row) {
+      row.resize(2 * 64);
+      return [&cache, row] {
+        cache.observe(0, AttentionRows<const float>{row.data(), 1, 128, 64});
+      };
+    };
+    CHECK_NOTHROW(given({one})());
+    CHECK_NOTHROW(given(std::vector<float>(kEntries, all / kEntries))());
+    CHECK_NOTHROW(given(std::vector<float>(kEntries, all / kEntries * 1.009f))());  // rounded
+    CHECK(refused(given({one * 1.02f}), {"slot 0", how + " of 3 query heads"}));
+    CHECK(refused(given(std::vector<float>(kEntries, all / kEntries * 1.02f)),
+                  {"rows, row 0, head 0", "adds up to at most", how + " of 3 query heads"}));
+  }
+}
+
+TEST_CASE("hostile: attention rows of before a compression are refused after it") {
+  Trial trial;
+  const std::vector<float> rows(2 * 64, 0.1f);
+  const auto observe = [&] {
+    trial.cache.observe(0, AttentionRows<const float>{rows.data(), 1, 128, 64});
+  };
+  trial.cache.compress(0);
+  CHECK(refused(observe, {"rows", "expected 0 to 0, as 0 tokens came since the last compression"}));
+  CHECK_NOTHROW(trial.cache.observe(0, trial.chunk.q.rows(3, 1)));  // worked out as things are now
+  trial.cache.append(0, trial.chunk.k.rows(0, 1), trial.chunk.v.rows(0, 1));
+  CHECK_NOTHROW(observe());
 }
 
 TEST_CASE("hostile: attend writes no more of a row than a head has entries") {

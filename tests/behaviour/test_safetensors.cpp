@@ -5,6 +5,7 @@
 #include <tersekv/safetensors.hpp>
 #include <vector>
 
+#include "refusal.hpp"
 #include "support/compare.hpp"
 #include "written_safetensors.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 
 using namespace tersekv;
 using namespace written;
+using support::refused;
 
 TEST_CASE("safetensors: tensors of every type are read as floats") {
   for (const std::string type : {"F32", "F16", "BF16"}) {
@@ -44,7 +46,8 @@ TEST_CASE("safetensors: a linear surrogate is W h + b") {
   float scores[4];
   layer.predict(hidden.data(), 2, 4, scores);
   CHECK(std::vector<float>(scores, scores + 4) == std::vector<float>{0, 0.25f, 1.5f, -7.5f});
-  CHECK_THROWS_AS(set.layer(1), std::out_of_range);
+  CHECK(refused([&] { set.layer(1); }, {"layer", "0 to 0", "got 1"}));
+  CHECK(refused([&] { set.layer(-1); }, {"layer", "got -1"}));
 }
 
 TEST_CASE("safetensors: an MLP surrogate is W2 gelu(W1 h + b1) + b2, layer by layer") {
