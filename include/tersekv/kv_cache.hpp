@@ -42,6 +42,9 @@ class KVCache {
   static_assert(CachePolicy<PolicyType>,
                 "KVCache: the first template argument must satisfy tersekv::CachePolicy; derive "
                 "from tersekv::PolicyBase");
+  static_assert(detail::kObservesAsSaid<PolicyType>,
+                "KVCache: a policy must say what it `observes` where it has an observe() of its "
+                "own, and only there");
 
  public:
   using HeadType = Head<KeyCodec, ValueCodec>;
@@ -54,6 +57,7 @@ class KVCache {
   /// With the pages and the scratch memory of `pool`, which outlives the cache.
   KVCache(const CacheConfig& config, PolicyType policy, PagePool& pool, Executor executor = {})
       : KVCache(config, std::move(policy), &pool, std::move(executor), pool.resource()) {}
+  KVCache(const CacheConfig& config, PagePool& pool) : KVCache(config, PolicyType{}, pool) {}
 
   KVCache(KVCache&&) = default;
   KVCache& operator=(KVCache&&) = delete;
@@ -221,6 +225,11 @@ class KVCache {
 
   /// Live entries of a head.
   Index length(Index sequence, Index kv_head) const { return state(sequence, kv_head).length; }
+  /// Of the longest of the sequence's heads: how many numbers a row of attention has for each.
+  Index longest(Index sequence) const {
+    check().sequence(sequence);
+    return store_.longest(index_of(sequence, 0), config_.num_kv_heads);
+  }
   /// Tokens appended since the start or the last `clear`.
   Index tokens_seen(Index sequence) const { return state(sequence, 0).seen; }
   /// What left, and how.

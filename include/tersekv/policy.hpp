@@ -15,7 +15,8 @@
 namespace tersekv {
 
 /// Defaults for everything `CachePolicy` asks: a policy that sees nothing and keeps everything.
-/// A policy derives from this and replaces what it needs; nothing is virtual.
+/// A policy derives from this and replaces what it needs; nothing is virtual. One with a budget
+/// says `max_length`, too, or nobody notices that it keeps more.
 struct PolicyBase {
   static constexpr Observes observes = Observes::nothing;
   static constexpr bool uses_weights = false;        ///< entries carry weights
@@ -84,6 +85,15 @@ concept CachePolicy = std::copyable<P> &&
   { policy.score(view, n) } -> std::convertible_to<float>;
 };
 
+namespace detail {
+/// Whether a policy that derives from PolicyBase has an `observe` just where it says that it
+/// observes something.
+template <class P>
+inline constexpr bool kObservesAsSaid =
+    !std::derived_from<P, PolicyBase> ||
+    (P::observes == Observes::nothing) == inherits_observe<P, PolicyBase>;
+}  // namespace detail
+
 /// The key of an entry as floats, in the head's scratch vector.
 template <class Team, class Head>
 TERSEKV_HD const float* key_of(Team& team, const Head& head, Index slot) {
@@ -142,9 +152,13 @@ class Policy {
   static_assert(ScorerPart<Scorer>,
                 "Policy: the first template argument must satisfy tersekv::ScorerPart; derive from "
                 "tersekv::ScorerBase and define score(head, slot)");
-  static_assert(Scorer::observes != Observes::nothing || detail::inherits_observe<Scorer>,
+  static constexpr bool kObserves = !detail::inherits_observe<Scorer, ScorerBase>;
+  static_assert(Scorer::observes != Observes::nothing || !kObserves,
                 "Policy: the scorer has an observe() that would never be called; say what it "
                 "`observes`");
+  static_assert(Scorer::observes == Observes::nothing || kObserves,
+                "Policy: the scorer says what it `observes`, but has no observe(team, head, row) "
+                "of its own");
   static_assert(SelectorPart<Selector, Scorer, Merger>,
                 "Policy: the second template argument must satisfy tersekv::SelectorPart; derive "
                 "from tersekv::SelectorBase and define compress(...)");

@@ -54,6 +54,9 @@ struct Observation {
 ///
 ///   template <class Head, class Slot>
 ///   auto score(const Head& head, Slot slot) const { return 2.0f * head.stat(0, slot); }
+///
+/// A merger that changes an entry's key or value leaves its statistics as they are, so what depends
+/// on them is better worked out in `score`, or in `prepare`.
 struct ScorerBase {
   static constexpr Observes observes = Observes::nothing;  ///< what `observe` wants to see
   static constexpr bool needs_token_scores = false;        ///< `Chunk::token_scores`, in `append`
@@ -128,11 +131,11 @@ namespace detail {
 
 using AnyHead = Head<float, float>;  // parts are templates; this is what the concepts try them with
 
-/// Whether a scorer has left `observe` as it came.
-template <class S>
+/// Whether a scorer, or a policy, has left `observe` as it came.
+template <class S, class Base>
 inline constexpr bool inherits_observe = requires {
   requires std::same_as<decltype(&S::template observe<SerialTeam, AnyHead>),
-                        decltype(&ScorerBase::observe<SerialTeam, AnyHead>)>;
+                        decltype(&Base::template observe<SerialTeam, AnyHead>)>;
 };
 
 /// Whether a scorer has a lower bound of its scores.

@@ -134,6 +134,24 @@ TEST_CASE("interface: a cache that was moved from refuses everything") {
 
 }  // namespace
 
+TEST_CASE("A cache takes a pool without naming its policy, and says how long its longest head is") {
+  tersekv::PagePool pool;
+  tersekv::KVCache<tersekv::H2O> cache(
+      {.num_sequences = 2, .num_q_heads = 2, .num_kv_heads = 2, .head_dim = 8, .budget = {8, 24}},
+      pool);
+  CHECK(&cache.pool() == &pool);
+  CHECK(cache.longest(1) == 0);
+  const std::vector<float> kv(2 * 50 * 8, 0.5f);
+  const auto rows = tersekv::nhd_view(kv.data(), 50, 2, 8);
+  cache.append(1, rows, rows);
+  CHECK(cache.longest(1) == 50);
+  cache.compress(1);
+  CHECK(cache.length(1, 0) == 8);
+  CHECK(cache.longest(1) == 24);
+  CHECK(cache.longest(0) == 0);
+  CHECK_THROWS_AS(cache.longest(2), std::invalid_argument);
+}
+
 TEST_CASE("A cache that could not be made leaves the shared pool to caches of other pages") {
   using Cache = tersekv::KVCache<tersekv::Full>;
   const auto config = [](tersekv::Index dim) {

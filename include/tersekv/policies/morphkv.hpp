@@ -18,7 +18,8 @@ struct MorphKVOptions {
   Index recent = 32;  ///< R, 1 to 4096, at most the budget
   Fusion fusion = Fusion::sum;
   Index interval = 1;             ///< evict every so many tokens; up to interval - 1 beyond budget
-  Index uncompressed_layers = 0;  ///< first layers left alone (3 in the paper's ablation)
+  Index uncompressed_layers = 0;  ///< first layers left alone (3 in the paper's ablation), as
+                                  ///< CacheConfig::layer counts them
 };
 
 inline MorphKV make_morphkv(const MorphKVOptions& options = {}) {

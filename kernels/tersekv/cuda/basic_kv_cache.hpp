@@ -33,6 +33,9 @@ template <class PolicyType, Element KeyCodec, Element ValueCodec, class Runtime,
 class BasicKVCache {
   static_assert(CachePolicy<PolicyType>,
                 "KVCache: the first template argument must satisfy tersekv::CachePolicy");
+  static_assert(tersekv::detail::kObservesAsSaid<PolicyType>,
+                "KVCache: a policy must say what it `observes` where it has an observe() of its "
+                "own, and only there");
   static_assert(std::is_trivially_copyable_v<PolicyType>,
                 "a policy travels to the device as it is");
 
@@ -158,7 +161,7 @@ class BasicKVCache {
   /// kernel computed it, in device memory.
   void observe(Index sequence, const AttentionRows<const float>& rows,
                Stream stream = {}) requires(PolicyType::observes != Observes::logits) {
-    check_rows("rows", sequence, rows.rows);
+    check_rows("rows", sequence, rows.rows, 0);
     if (rows.data == nullptr && rows.rows > 0) detail::refuse("rows", "attention", "null");
     store().pool().check();
     const Index observed = launches_.wanted_rows(sequence, rows.rows);
@@ -230,6 +233,11 @@ class BasicKVCache {
 
   /// Live entries of a head, as of the last `synchronize`.
   Index length(Index sequence, Index kv_head) const { return state(sequence, kv_head).length; }
+  /// Of the longest of the sequence's heads: how many numbers a row of attention has for each.
+  Index longest(Index sequence) const {
+    check_sequences(sequence);
+    return store().longest(sequence * config_.num_kv_heads, config_.num_kv_heads);
+  }
   /// Tokens appended, as far as the host has seen: not those of replayed graphs.
   Index tokens_seen(Index sequence) const { return state(sequence, 0).seen; }
   Counts counts(Index sequence, Index kv_head) const { return state(sequence, kv_head).counts; }
@@ -305,9 +313,10 @@ class BasicKVCache {
     detail::check_written(b, config_.num_q_heads, config_.num_kv_heads);
     return rows;
   }
-  void check_rows(const char* what, Index sequence, Index rows) const {
+  /// `after_compression`: how many may be asked about then.
+  void check_rows(const char* what, Index sequence, Index rows, Index after_compression) const {
     const HeadState& head = state(sequence, 0);
-    const Index most = std::max(head.fresh, std::min<Index>(head.seen, 1));
+    const Index most = std::max(head.fresh, std::min(head.seen, after_compression));
     if (rows >= 0 && rows <= most) return;
     detail::refuse(what, detail::text("0 to ", most, ", the tokens since the last compression"),
                    detail::text(rows));
@@ -315,7 +324,7 @@ class BasicKVCache {
   template <class T>
   Index check_queries(Sequences s, const TokenView<const T>& q) const {
     const Index rows = check_share(s, q.tokens);
-    for (Index i = 0; i < s.count; ++i) check_rows("tokens of q", s.first + i, rows);
+    for (Index i = 0; i < s.count; ++i) check_rows("tokens of q", s.first + i, rows, 1);
     detail::check_extents("q", q, q.tokens, config_.num_q_heads, config_.head_dim);
     return rows;
   }
