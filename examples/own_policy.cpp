@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A policy of your own, three ways: whole, as one new part, and as a combination of parts.
+// A policy of your own, three ways: whole, as one new part, and as a combination of parts. What a
+// part must be, and what it is given: tersekv/policy_parts.hpp; what bodies may ask of a team and a
+// head: tersekv/team.hpp, tersekv/head.hpp. Compile with -DTERSEKV_CHECKED while you write one: a
+// statistic that nobody asked for, or a slot that is not live, then throws.
 #include <bit>
+#include <cmath>
 #include <iostream>
 #include <random>
 #include <stdexcept>
@@ -48,7 +52,7 @@ struct Ruler : tersekv::PolicyBase {
 };
 static_assert(tersekv::CachePolicy<Ruler>);
 
-// 2. One new part: a scorer that keeps the keys with the smallest norm, which attract the most
+// 2. One new part. A scorer that keeps the keys with the smallest norm, which attract the most
 // attention (Devoto et al. 2024, arXiv 2406.11430). Selector and merger are the library's; as they
 // come, LowestScore protects no sinks and the latest half of the budget.
 struct SmallKeys : tersekv::ScorerBase {
@@ -70,6 +74,33 @@ struct SmallKeys : tersekv::ScorerBase {
   }
 };
 using KeepSmallKeys = tersekv::Policy<SmallKeys, tersekv::LowestScore, tersekv::Drop>;
+
+// A scorer that is shown attention: H2O's sum of it, times the length of the value that it leads to
+// (Guo et al. 2024, arXiv 2406.12335). Statistics start at 0, and stay as they are where a merger
+// changes the entry: what depends on a key or a value is then better worked out in `score`.
+struct AttendedValues : tersekv::ScorerBase {
+  static constexpr tersekv::Observes observes = tersekv::Observes::attention;
+  Index statistics(const tersekv::Shape&) const { return 2; }  // sum of attention, |v|_1
+
+  template <class Team, class Head>
+  void append(Team& team, const Head& head, Index first, Index count, const float*) const {
+    team.for_each(count, [&](Index i) {
+      float length = 0;
+      for (Index j = 0; j < head.head_dim(); ++j) length += std::abs(head.value(first + i, j));
+      head.stat(1, first + i) = length;
+    });
+  }
+  template <class Team, class Head>
+  void observe(Team& team, const Head& head, const tersekv::Observation& row) const {
+    team.for_each_entry(head, row.visible,
+                        [&](auto slot) { head.stat(0, slot) += row.attention[slot]; });
+  }
+  template <class Head>
+  float score(const Head& head, Index slot) const {
+    return head.stat(0, slot) * head.stat(1, slot);
+  }
+};
+using KeepAttendedValues = tersekv::Policy<AttendedValues, tersekv::LowestScore, tersekv::Drop>;
 
 // 3. Combinations nobody has published, one line each. As they come, both protect the latest half
 // of the budget and no sinks; the residual slots of MorphSlots (2 % of the rest, at least 1) never
@@ -114,6 +145,7 @@ int main() {
   tersekv::LowestScore protecting;
   protecting.protection = {.sinks = 2, .recent = 4};
   show("small keys, protected otherwise", KeepSmallKeys(SmallKeys{}, protecting));
+  show("attended values", KeepAttendedValues{});
   // A window as long as the protection: whoever competes has been seen by equally many queries.
   tersekv::FusedWindowAttention latest_queries;
   latest_queries.window = 8;
