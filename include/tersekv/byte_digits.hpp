@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "tersekv/config.hpp"
 #include "tersekv/simd.hpp"

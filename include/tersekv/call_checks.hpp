@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <span>
 
 #include "tersekv/checks.hpp"
 #include "tersekv/chunk.hpp"
+#include "tersekv/chunks_apart.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/head_store.hpp"
 #include "tersekv/view.hpp"
@@ -44,15 +44,8 @@ struct CallChecks {
   }
   template <class T>
   void chunks(std::span<const Chunk<T>> chunks) const {
-    for (std::size_t c = 0; c < chunks.size(); ++c) {
-      chunk(chunks[c]);
-      for (std::size_t b = 0; b < c; ++b) {
-        if (chunks[b].sequence == chunks[c].sequence) {
-          refuse("chunks", "different sequences", text("sequence ", chunks[c].sequence, " twice"));
-        }
-        check_apart(chunks[b], chunks[c]);
-      }
-    }
+    for (const Chunk<T>& each : chunks) chunk(each);
+    check_chunks_apart(chunks);
   }
 
   template <class T>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -144,12 +145,17 @@ inline std::string reduced_as(GroupReduce reduce, Index group_size) {
                                                   : "max";
   return text(" (the ", how, " of ", group_size, " query heads)");
 }
-inline float sum_of(const float* row, Index n) {
-  simd::Floats total = {};
-  Index i = 0;
-  for (; i + simd::kLanes <= n; i += simd::kLanes) total += simd::load(row + i);
-  float sum = simd::sum(total);
-  for (; i < n; ++i) sum += row[i];
+/// In parts, lest rounding add up.
+inline double sum_of(const float* row, Index n) {
+  double sum = 0;
+  for (Index start = 0; start < n; start += 1024) {
+    const Index stop = std::min(start + 1024, n);
+    simd::Floats part = {};
+    Index i = start;
+    for (; i + simd::kLanes <= stop; i += simd::kLanes) part += simd::load(row + i);
+    sum += static_cast<double>(simd::sum(part));
+    for (; i < stop; ++i) sum += static_cast<double>(row[i]);
+  }
   return sum;
 }
 
@@ -177,7 +183,7 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
              text("finite attention from 0 to ", most_of_one, reduced_as(reduce, group_size)),
              finite ? text(row[i]) : "NaN or infinity");
     }
-    const float sum = sum_of(row, visible);
+    const auto sum = static_cast<float>(sum_of(row, visible));
     if (sum <= rounding * static_cast<float>(most_of_all)) continue;
     refuse(text("rows, row ", r, ", head ", kv_head),
            text("attention that adds up to at most ", most_of_all, reduced_as(reduce, group_size)),
@@ -232,6 +238,15 @@ inline bool overlap(const Footprint& a, const Footprint& b) {
   return gap < a_last - a_first || b_last - b_first > stride - gap;
 }
 
+/// Whether two views of as many elements are the same one. The stride of one index may be any.
+inline bool same_elements(const Footprint& a, const Footprint& b) {
+  bool same = a.address == b.address && a.element_bytes == b.element_bytes;
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    same = same && (a.extents[axis] <= 1 || a.strides[axis] == b.strides[axis]);
+  }
+  return same;
+}
+
 /// Whether two indices of the view may name the same element: with strides in order of size, each
 /// must step over everything the smaller ones reach.
 inline bool overlaps_itself(const Footprint& view) {
@@ -269,8 +284,7 @@ inline void check_output(const Footprint& q, const Footprint& k, const Footprint
                          const Footprint& out) {
   if (overlaps_itself(out))
     refuse("out", "strides that give every element a place of its own", "overlapping elements");
-  const bool in_place = out.address == q.address && out.strides == q.strides;
-  if (!in_place && overlap(q, out)) {
+  if (!same_elements(q, out) && overlap(q, out)) {
     refuse("out", "memory apart from q, or exactly q's view", "a view that overlaps q");
   }
   if (overlap(k, out) || overlap(v, out)) {
@@ -310,22 +324,6 @@ void check_written(const Given& given, Index q_heads, Index kv_heads) {
   check_beside("out", given.out, scores);
   check_beside("lse", lse_footprint(given.lse, tokens, q_heads), given.q, given.k, given.v,
                given.out, scores);
-}
-
-/// Chunks of one batch run at the same time: neither may write what the other reads or writes.
-template <class T>
-void check_apart(const Chunk<T>& a, const Chunk<T>& b) {
-  const auto lse_of = [](const Chunk<T>& chunk) {
-    return lse_footprint(chunk.lse, chunk.q.tokens, chunk.q.heads);
-  };
-  const auto touches = [&](const Footprint& written, const Chunk<T>& other) {
-    return overlap(written, other.out) || overlap(written, other.q) || overlap(written, other.k) ||
-           overlap(written, other.v) || overlap(written, lse_of(other)) ||
-           overlap(written, scores_view(other.token_scores, other.k.tokens, other.k.heads));
-  };
-  if (touches(a.out, b) || touches(b.out, a) || touches(lse_of(a), b) || touches(lse_of(b), a)) {
-    refuse("chunks", "an out and lse apart from the views of all others", "one that overlaps");
-  }
 }
 
 }  // namespace tersekv::detail

@@ -102,7 +102,7 @@ struct Entry {
   Index position = 0;
   float weight = 1.0f;
   float score = 0.0f;  ///< the policy's, as of its last compression where it is only then worked
-                       ///< out (KeepKV, SnapKV); higher = keep
+                       ///< out (SnapKV); higher = keep
   std::vector<float> key, value;
 };
 

@@ -6,9 +6,6 @@
 #include <memory>
 #include <memory_resource>
 #include <new>
-#include <stdexcept>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "tersekv/config.hpp"

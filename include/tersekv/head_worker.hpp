@@ -138,6 +138,7 @@ class HeadWorker {
   template <class T>
   [[gnu::noinline]] void extend(const Chunk<T>& chunk, Index compress_every) {
     const Index tokens = chunk.k.tokens;
+    if (tokens == 0) return;
     const Index step = compress_every > 0 ? compress_every : tokens;
     const Index most = most_between_steps(policy_, head_.shape(), head_.state(), step);
     for (Index start = 0; start < tokens; start += step) {
@@ -193,7 +194,8 @@ class HeadWorker {
   /// they belong to, and more than the latest append brought.
   Index wanted_rows(Index rows) const {
     if (PolicyType::observes == Observes::nothing || rows == 0) return 0;
-    return std::min(rows, policy_.observed_rows(std::max(rows, head_.state().newest)));
+    const Index wanted = policy_.observed_rows(std::max(rows, head_.state().newest));
+    return std::clamp(wanted, Index{0}, rows);
   }
 
   /// Parts of one token's attention to so many entries: handing over fewer than two sections costs

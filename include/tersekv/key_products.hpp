@@ -130,7 +130,8 @@ void key_products(const Head& head, Index first, Index last, const float* vector
 }
 
 /// The same bits for the kMostLanes slots from `first` on, a multiple of as many, of which the
-/// first is live; numbers of others in its page may be written, too.
+/// first is live; numbers of others in its page may be written, too, before and behind: `out` has
+/// room for whole pages.
 template <class Head>
 void few_key_products(const Head& head, Index first, const float* vector, float scale, float* out) {
   if constexpr (Codec<typename Head::Key>::scaled) {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <memory_resource>
 #include <span>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -42,9 +41,10 @@ class KVCache {
   static_assert(CachePolicy<PolicyType>,
                 "KVCache: the first template argument must satisfy tersekv::CachePolicy; derive "
                 "from tersekv::PolicyBase");
-  static_assert(detail::kObservesAsSaid<PolicyType>,
-                "KVCache: a policy must say what it `observes` where it has an observe() of its "
-                "own, and only there");
+  static_assert(
+      detail::kObservesAsSaid<PolicyType>,
+      "KVCache: the policy says what it `observes`, but has no observe(team, head, row) of "
+      "its own");
 
  public:
   using HeadType = Head<KeyCodec, ValueCodec>;
@@ -69,7 +69,8 @@ class KVCache {
 
   /// Appends the tokens of each chunk, attends causally to the cache and to the chunk (each token
   /// included), lets the policy observe, and compresses. Chunks name different sequences and may
-  /// bring any number of tokens, none too. O(tokens * length * head_dim) per query head.
+  /// bring any number of tokens; one without any does nothing. O(tokens * length * head_dim) per
+  /// query head.
   template <Element T>
   void extend(std::span<const Chunk<T>> chunks, ExtendOptions options = {}) {
     detail::require(options.compress_every >= kNever, "compress_every", "kNever, 0 or more",
@@ -168,7 +169,8 @@ class KVCache {
   }
 
   /// Shows the policy the attention of the last `rows.rows` queries, as the engine's kernel
-  /// computed it. Of the rows given, the policy takes the last ones it asks for.
+  /// computed it, before a compression: it moves what they speak of. Of the rows given, as many as
+  /// tokens came since the last one at most, the policy takes the last ones it asks for.
   void observe(Index sequence,
                const AttentionRows<const float>& rows) requires(PolicyType::observes !=
                                                                 Observes::logits) {
@@ -270,9 +272,9 @@ class KVCache {
   }
 
   /// Every byte held: all that came from the memory resource, pages of a shared pool as far as this
-  /// cache has them, and no scratch, which is that pool's. (Beside it there is the cache object,
-  /// with its copy of the config.) Caches that share a pool hold, together, the sum of their
-  /// bytes() and the pool's idle_bytes().
+  /// cache has them, and no scratch, which is that pool's. (Beside it there are the cache object,
+  /// with its copy of the config, and the object of a pool of its own.) Caches that share a pool
+  /// hold, together, the sum of their bytes() and the pool's idle_bytes().
   MemoryUsage memory() const {
     MemoryUsage usage = store_.memory();
     usage.bookkeeping += runner_.workspaces().bookkeeping_bytes();

@@ -45,12 +45,13 @@ TERSEKV_HD inline Float magnitude(Float x) {
 /// Whole numbers as floats, of numbers and of vectors.
 TERSEKV_HD inline float as_floats(Index x) { return static_cast<float>(x); }
 
-/// (e^r - 1) / r for |r| <= ln(2)/2: a polynomial fitted to an error of 1.4e-8, exact at 0.
+/// (e^r - 1) / r for |r| <= ln(2)/2: Taylor's polynomial; the next term is below 2e-8.
 template <class Float>
 TERSEKV_HD inline Float slope_of_small(Float r) {
-  Float p = r * 0.0013940654f + 0.008366406f;
-  p = p * r + 0.041666403f;
-  p = p * r + 0.16666545f;
+  Float p = r * (1.0f / 5040) + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
   p = p * r + 0.5f;
   return p * r + 1.0f;
 }

@@ -32,7 +32,7 @@ struct PolicyBase {
   /// Exponent of the weights in attention.
   float alpha() const { return 0.0f; }
   /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what
-  /// memory is reserved for. More is an error.
+  /// memory is reserved for. More is an error where one call compresses several times.
   Index max_length(const Shape&, Index /*budget*/, Index /*chunk*/) const { return kUnlimited; }
   /// How many of the last rows of `rows` new tokens are observed.
   Index observed_rows(Index rows) const { return rows; }
@@ -86,12 +86,12 @@ concept CachePolicy = std::copyable<P> &&
 };
 
 namespace detail {
-/// Whether a policy that derives from PolicyBase has an `observe` just where it says that it
-/// observes something.
+/// Whether a policy that derives from PolicyBase and says that it observes something has an
+/// `observe`. (One that says it observes nothing may have one: a wrapper of any policy does.)
 template <class P>
 inline constexpr bool kObservesAsSaid =
-    !std::derived_from<P, PolicyBase> ||
-    (P::observes == Observes::nothing) == inherits_observe<P, PolicyBase>;
+    !std::derived_from<P, PolicyBase> || P::observes == Observes::nothing ||
+    !inherits_observe<P, PolicyBase>;
 }  // namespace detail
 
 /// The key of an entry as floats, in the head's scratch vector.

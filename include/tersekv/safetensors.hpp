@@ -4,14 +4,15 @@
 // Reads surrogates from safetensors files. Apart from <tersekv/tersekv.hpp>, as it needs
 // nlohmann_json for the files' headers.
 
+#include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -163,8 +164,11 @@ class SurrogateSet {
     }
     const std::string next = std::to_string(layers_.size());
     for (const std::string& name : file.names()) {
-      const Index layer = name.starts_with("layers.") ? std::atoll(name.c_str() + 7) : -1;
-      if (layer < size()) continue;
+      if (!name.starts_with("layers.")) continue;
+      const char *digits = name.data() + 7, *end = name.data() + name.size();
+      Index layer = 0;
+      const auto [stop, error] = std::from_chars(digits, end, layer);
+      if (error == std::errc{} && stop != digits && layer >= 0 && layer < size()) continue;
       throw std::runtime_error("tersekv: " + path + ": expected layers without a gap, got " + name +
                                " but no layers." + next + ".weight or layers." + next +
                                ".0.weight");

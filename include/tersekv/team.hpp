@@ -120,7 +120,8 @@ class SerialTeam {
 
   /// As argmin, for a key that takes long: asked for only where `least(slot)`, which is no higher,
   /// leaves a chance. `least` takes a while, too, if there is a `rough` one: no higher than the key
-  /// either, of vectors, and asked for first. O(n) bounds, at most n + 1 keys.
+  /// either, and asked for first. All but the key are of vectors then. O(n) bounds, at most n + 1
+  /// keys.
   template <class Head, class Eligible, class Least, class Key, class... Rough>
   TERSEKV_HD Index argmin_bounded(const Head& head, Index n, Eligible&& eligible, Least&& least,
                                   Key&& key, const Rough&... rough) const {

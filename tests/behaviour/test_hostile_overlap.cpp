@@ -5,7 +5,9 @@
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
+#include <string>
 #include <tersekv/tersekv.hpp>
+#include <utility>
 #include <vector>
 
 #include "refusal.hpp"
@@ -61,6 +63,66 @@ TEST_CASE("hostile: outputs over the scores of tokens are refused") {
                 {"chunks", "overlaps"}));
   CHECK(cache.tokens_seen(0) == 0);
   CHECK_NOTHROW(extend({chunk(0, out.data(), scores.data(), scores.data() + kTokens)})());
+}
+
+TEST_CASE(
+    "hostile: of many chunks the one that writes into another is found, and none by mistake") {
+  constexpr Index kChunks = 200, kHeads = 2, kDim = 4, kRow = kHeads * kDim;
+  tersekv::KVCache<tersekv::Full> cache(
+      {.num_sequences = kChunks, .num_q_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kDim});
+  // Rows of q, k, v and out of one buffer, sequence by sequence, the last sequence first.
+  std::vector<float> fused(4 * kChunks * kRow, 0.5f), lse(kChunks * kHeads);
+  const auto chunk = [&](Index s) {
+    float* row = fused.data() + (kChunks - 1 - s) * 4 * kRow;
+    return tersekv::Chunk<float>{.sequence = s,
+                                 .q = nhd_view<const float>(row, 1, kHeads, kDim),
+                                 .k = nhd_view<const float>(row + kRow, 1, kHeads, kDim),
+                                 .v = nhd_view<const float>(row + 2 * kRow, 1, kHeads, kDim),
+                                 .out = nhd_view(row + 3 * kRow, 1, kHeads, kDim),
+                                 .lse = lse.data() + s * kHeads};
+  };
+  std::vector<tersekv::Chunk<float>> chunks;
+  for (Index s = 0; s < kChunks; ++s) chunks.push_back(chunk((7 * s) % kChunks));
+  const auto extend = [&] { cache.extend(chunks); };
+  CHECK_NOTHROW(extend());
+  for (const auto& [a, b] : {std::pair<std::size_t, std::size_t>{3, 4}, {0, 199}, {150, 20}}) {
+    const tersekv::Chunk<float> as_it_was = chunks[a];
+    INFO(a << " and " << b);
+    const auto other = [&](auto view) { return const_cast<float*>(view.data); };
+    for (float* taken : {other(chunks[b].q), other(chunks[b].k) + 1, other(chunks[b].v),
+                         other(chunks[b].out) + kRow - 1}) {
+      chunks[a].out.data = taken;
+      CHECK(refused(extend, {"chunks", "overlaps"}));
+      chunks[a] = as_it_was;
+    }
+    for (float* taken : {other(chunks[b].out) + 2, chunks[b].lse + 1}) {
+      chunks[a].lse = taken;
+      CHECK(refused(extend, {"chunks", "overlaps"}));
+      chunks[a] = as_it_was;
+    }
+    chunks[a].q = chunks[b].q;  // what is read may be shared
+    CHECK_NOTHROW(extend());
+    chunks[a] = as_it_was;
+    chunks[a].sequence = chunks[b].sequence;
+    CHECK(refused(extend, {"chunks", "different sequences",
+                           "sequence " + std::to_string(chunks[b].sequence) + " twice"}));
+    chunks[a] = as_it_was;
+  }
+  CHECK(cache.tokens_seen(199) == 4);
+}
+
+TEST_CASE("An output may be q's own view, whatever the stride of one token") {
+  tersekv::KVCache<tersekv::Full> cache({.num_q_heads = 2, .num_kv_heads = 2, .head_dim = 4});
+  std::vector<float> row(32, 0.5f);
+  const tersekv::TokenView<const float> q{row.data(), 1, 2, 4, 32, 4, 1};
+  const auto kv = nhd_view<const float>(row.data() + 8, 1, 2, 4);
+  CHECK_NOTHROW(
+      cache.extend<float>({.q = q, .k = kv, .v = kv, .out = nhd_view(row.data(), 1, 2, 4)}));
+  CHECK(refused(
+      [&] {
+        cache.extend<float>({.q = q, .k = kv, .v = kv, .out = {row.data(), 1, 2, 4, 8, 2, 1}});
+      },
+      {"out"}));
 }
 
 TEST_CASE("what rounds beyond the largest half is the largest half as an output") {

@@ -218,6 +218,19 @@ TEST_CASE("safetensors: a layer that is missing between others is an error that 
   CHECK(message({"0", "1", "2"}) == "3");
   CHECK(message({"0", "2"}).find("no layers.1.weight") != std::string::npos);
   CHECK(message({"0", "1", "12"}).find("no layers.2.weight") != std::string::npos);
+  for (const std::string odd : {"x", "-1", "99999999999999999999", "18446744073709551616"}) {
+    CHECK(message({"0", odd}).find("got layers." + odd) != std::string::npos);
+  }
+}
+
+TEST_CASE("safetensors: a folder is not a file that is too short") {
+  try {
+    SurrogateSet("/");
+    FAIL("read a folder");
+  } catch (const std::runtime_error& error) {
+    const std::string message = error.what();
+    CHECK(message.find("expected a readable file") != std::string::npos);
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
+#include <cstdint>
 
 #include "tersekv/key_norms.hpp"
 #include "tersekv/mergers/key_rule.hpp"

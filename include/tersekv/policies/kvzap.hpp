@@ -10,7 +10,8 @@ namespace tersekv {
 /// KVzap (Jegou and Jeblick 2026, arXiv 2601.07891): a surrogate predicts each token's log-score
 /// from the layer's hidden state when the token is appended (`Surrogate`, or any other source of
 /// `Chunk::token_scores`); a token below the threshold leaves once it is no longer among the latest
-/// `window`. No budget: how much is kept depends on the input, per head.
+/// `window`. No budget: how much is kept depends on the input, per head. Not here: the training of
+/// surrogates, and the oracle that they learn from.
 struct KVzap : Policy<TokenScore, BelowThreshold, Drop> {
   using Policy::Policy;
   KVzap();  ///< with the defaults

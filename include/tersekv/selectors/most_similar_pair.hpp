@@ -10,7 +10,7 @@ namespace tersekv {
 /// into the later, until the head is within its budget; ties: the pair with the lower older
 /// position, then the lower later one.
 ///
-/// A step costs a few passes over the keys, O(n head_dim), never a comparison of all pairs.
+/// A step costs a few passes over the keys, O(n head_dim); a prompt a pass for each of its tokens.
 struct MostSimilarPair : SelectorBase {
   static constexpr bool needs_budget = true;
   Protection protection = {};

@@ -33,9 +33,10 @@ template <class PolicyType, Element KeyCodec, Element ValueCodec, class Runtime,
 class BasicKVCache {
   static_assert(CachePolicy<PolicyType>,
                 "KVCache: the first template argument must satisfy tersekv::CachePolicy");
-  static_assert(tersekv::detail::kObservesAsSaid<PolicyType>,
-                "KVCache: a policy must say what it `observes` where it has an observe() of its "
-                "own, and only there");
+  static_assert(
+      tersekv::detail::kObservesAsSaid<PolicyType>,
+      "KVCache: the policy says what it `observes`, but has no observe(team, head, row) of "
+      "its own");
   static_assert(std::is_trivially_copyable_v<PolicyType>,
                 "a policy travels to the device as it is");
 
