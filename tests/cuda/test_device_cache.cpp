@@ -142,6 +142,8 @@ TEST_CASE("device: attention rows of the caller's kernel are observed as the cac
     rows.attend<float>(0, b.q, b.out, {.rows = view});
     rows.observe(0, AttentionRows<const float>(view));
     rows.compress(0);
+    const AttentionRows<const float> last{view.data, 1, view.row_stride, view.head_stride};
+    CHECK(support::refused([&] { rows.observe(0, last); }, {"rows", "0 to 0"}));  // moved since
   }
   same_entries(one, 0, rows, 0);
 }
@@ -167,6 +169,7 @@ TEST_CASE("device: pages come back to a shared pool when a policy evicts", "[sma
     cache.synchronize();
     CHECK(cache.length(0, 0) == 64);
     CHECK(cache.length(0, 1) == 200);
+    CHECK(cache.longest(0) == 200);
     CHECK(pool.synchronize_idle_pages() == 3);
     cache.clear(0);
     cache.synchronize();

@@ -237,7 +237,7 @@ class BasicKVCache {
   /// Of the longest of the sequence's heads: how many numbers a row of attention has for each.
   Index longest(Index sequence) const {
     check_sequences(sequence);
-    return store().longest(sequence * config_.num_kv_heads, config_.num_kv_heads);
+    return launches_.longest(sequence);
   }
   /// Tokens appended, as far as the host has seen: not those of replayed graphs.
   Index tokens_seen(Index sequence) const { return state(sequence, 0).seen; }
