@@ -3,7 +3,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <new>
+#include <vector>
 
 #include "cuda/host_context.hpp"
 #include "tersekv/cuda/basic_kv_cache.hpp"
@@ -50,6 +52,10 @@ struct Runtime {
   }
   template <class Body>
   static void launch(Grid grid, int team, std::uint32_t*, Stream, const typename Body::Args& args) {
+    if (captured != nullptr) {
+      captured->push_back([=] { run<Body>(grid, Body::kSharedBytes, team, args); });
+      return;
+    }
     ++launches;
     run<Body>(grid, Body::kSharedBytes, team, args);
   }
@@ -57,6 +63,8 @@ struct Runtime {
   // What a step may not do, and how often it did.
   inline static int allocations = 0, copies_to_host = 0, synchronizations = 0, launches = 0;
   inline static tersekv::Index bytes = 0;  // held
+  /// Where launches go instead of being made, while a graph is captured.
+  inline static std::vector<std::function<void()>>* captured = nullptr;
 };
 
 /// Small head_dims too, for golden cases and speed.

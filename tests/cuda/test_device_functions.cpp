@@ -142,6 +142,13 @@ TEST_CASE("most_similar refuses what does not fit") {
                                                     Similarity::dot, nullptr);
       },
       {"nearest"}));
+  CHECK(support::refused(
+      [&] {
+        const std::vector<float> keys(65536);
+        const auto many = nhd_view(keys.data(), 1, 65536, 1);
+        tersekv::cuda::most_similar<Runtime, float>(many, many, Similarity::dot, &nearest);
+      },
+      {"heads of candidates: expected at most 65535, got 65536"}));
   tersekv::cuda::most_similar<Runtime, float>(none, none, Similarity::dot, nullptr);
 }
 

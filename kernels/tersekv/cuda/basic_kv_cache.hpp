@@ -21,7 +21,9 @@ namespace tersekv::cuda {
 /// graph takes one more step from where the cache then is, whatever its lengths are.
 ///
 /// The host knows upper bounds of lengths, not lengths: `length`, `counts`, `keep_ratio` and
-/// `memory` answer as of the last `synchronize`.
+/// `memory` answer as of the last `synchronize`. Of replayed graphs it knows nothing until then, so
+/// `synchronize` comes after them before a call that the host's bounds matter to: one that takes or
+/// gives rows of attention.
 ///
 /// Bad arguments throw std::invalid_argument or std::length_error before anything is launched and
 /// change nothing; values are not looked at (the CPU's cache refuses NaN). Error: a launch failed,
@@ -131,7 +133,8 @@ class BasicKVCache {
   }
 
   /// Attention of the last tokens of each sequence, each to the entries up to itself. `out` may be
-  /// null; so may outputs.rows, which are of one sequence.
+  /// null; so may outputs.rows, which are of one sequence, `longest` numbers for each head: a graph
+  /// that was captured with them writes no more, however long the head then is.
   template <Element T>
   void attend(Sequences sequences, std::type_identity_t<TokenView<const T>> q, TokenView<T> out,
               AttendOutputs outputs = {}, Stream stream = {}) {
@@ -155,6 +158,7 @@ class BasicKVCache {
     work.attention.out = out;
     work.attention.lse = outputs.lse;
     work.rows_out = outputs.rows;
+    work.row_entries = launches_.longest(sequences);
     launches_.attend(work, 0, rows, stream);
   }
 
@@ -171,6 +175,7 @@ class BasicKVCache {
     const Index first = rows.rows - observed;
     work.rows_in = {rows.data + first * rows.row_stride, observed, rows.row_stride,
                     rows.head_stride};
+    work.row_entries = launches_.longest(sequence);
     work.observe = true;
     launches_.step_alone(work, first, observed, stream);
   }
@@ -234,7 +239,8 @@ class BasicKVCache {
 
   /// Live entries of a head, as of the last `synchronize`.
   Index length(Index sequence, Index kv_head) const { return state(sequence, kv_head).length; }
-  /// Of the longest of the sequence's heads: how many numbers a row of attention has for each.
+  /// Of the longest of the sequence's heads, as far as the host knows: how many numbers a row of
+  /// attention has for each.
   Index longest(Index sequence) const {
     check_sequences(sequence);
     return launches_.longest(sequence);

@@ -73,7 +73,7 @@ class CacheLaunches {
   Index wanted_rows(Sequences s, Index rows) const {
     if (PolicyType::observes == Observes::nothing || rows == 0) return 0;
     const Index newest = store_.state(s.first * num_kv_heads()).newest;
-    return std::min(rows, policy_.observed_rows(std::max(rows, newest)));
+    return std::clamp(policy_.observed_rows(std::max(rows, newest)), Index{0}, rows);
   }
 
   /// Rows [first, first + count) of every sequence of the batch.
@@ -121,7 +121,7 @@ class CacheLaunches {
     const Index heads = heads_of(work.sequences);
     const Index room =
         workspace_->logit_rows(heads, shape_.group_size, store_.capacity(), shape_.head_dim);
-    const Index at_once = shown ? room : std::min(count, kMostRowsAtOnce);
+    const Index at_once = std::min(shown ? room : count, kMostRowsAtOnce);
     const AttentionRows<float> rows_out = work.rows_out;
     const bool compress = work.compress;
     for (Index done = 0; done < count; done += at_once) {

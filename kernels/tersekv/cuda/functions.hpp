@@ -6,6 +6,7 @@
 #include "tersekv/checks.hpp"
 #include "tersekv/cuda/body/similarity.hpp"
 #include "tersekv/cuda/body/surrogate.hpp"
+#include "tersekv/cuda/plan.hpp"
 
 // Kernels of use beside a cache. Pointers and views are of device memory; all calls are
 // asynchronous, allocate nothing, and throw std::invalid_argument before anything is launched.
@@ -25,6 +26,10 @@ void most_similar(const TokenView<const T>& candidates, const TokenView<const T>
                         targets.head_dim);
   detail::check_extents("targets", targets, targets.tokens, candidates.heads, candidates.head_dim);
   detail::require(targets.tokens <= kMostTokens, "targets", "fewer than 2^31", targets.tokens);
+  detail::require(candidates.tokens <= kMostTokens, "candidates", "fewer than 2^31",
+                  candidates.tokens);
+  detail::require(candidates.heads <= kMostHeads, "heads of candidates", "at most 65535",
+                  candidates.heads);
   if (candidates.tokens == 0 || candidates.heads == 0) return;
   if (nearest == nullptr) detail::refuse("nearest", "room for an index per candidate", "null");
   using Body = SimilarityBody<T, Runtime::kAppendThreads>;

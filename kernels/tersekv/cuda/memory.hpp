@@ -108,11 +108,11 @@ class BasicPagePool {
 
   /// Throws OutOfPages if some head has found none since the last time. Does not wait: what is
   /// still under way is told later.
-  void check() const {
-    if (failed_ == nullptr || *static_cast<volatile std::int32_t*>(failed_) == 0) return;
-    const std::int32_t heads = *failed_;
-    *failed_ = 0;
-    throw OutOfPages(heads);
+  void check() {
+    if (failed_ == nullptr) return;
+    const std::int32_t failed = *static_cast<volatile std::int32_t*>(failed_);
+    const std::int32_t since = failed - std::exchange(told_, failed);
+    if (since != 0) throw OutOfPages(since);
   }
 
  private:
@@ -120,7 +120,9 @@ class BasicPagePool {
   Buffer<Runtime, std::byte> memory_;
   Buffer<Runtime, std::byte*> list_;
   Buffer<Runtime, std::int32_t> count_;
-  std::int32_t* failed_ = nullptr;  // memory of the host that kernels can write
+  // Heads that found no page: memory of the host that kernels add to, and nobody else writes.
+  std::int32_t* failed_ = nullptr;
+  std::int32_t told_ = 0;  // of these
 };
 
 /// What a launch works with beside the cache itself. Layers that run one after the other on one

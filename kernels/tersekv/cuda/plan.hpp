@@ -9,7 +9,10 @@
 
 namespace tersekv::cuda {
 
-/// How a launch is shaped; changes speed alone. Zero or kAuto: as measured and planned.
+/// How a launch is shaped. Zero or kAuto: as measured and planned. It changes speed, and of results
+/// what rounding does: sums are added up in as many parts as there are splits. How many are planned
+/// depends on the device, on all heads of the call, and on what the host knows of their lengths;
+/// who must have the same bits again gives `splits` and `plan_length`.
 struct Tuning {
   int splits = 0;             ///< of the longest head's entries in attention
   Index plan_length = kAuto;  ///< entries of every head to plan for; kAuto: what the host knows of

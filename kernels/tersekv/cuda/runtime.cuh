@@ -144,11 +144,12 @@ struct CudaRuntime {
     }
     return known;
   }
-  /// Shared memory beyond 48 KiB must be asked for. Every time, and inlined: each translation unit
+  /// Shared memory beyond 48 KiB, of which a kernel has some beside what it is launched with, must
+  /// be asked for. Every time, and inlined: each translation unit
   /// has a kernel of its own for a body, and the linker may take this function from another one.
   template <class Body>
   __forceinline__ static void prepare() {
-    if constexpr (Body::kSharedBytes > 48 * 1024) {
+    if constexpr (Body::kSharedBytes > 40 * 1024) {
       check(cudaFuncSetAttribute(run_body<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(Body::kSharedBytes)),
             "shared memory");

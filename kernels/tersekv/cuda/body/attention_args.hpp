@@ -188,8 +188,10 @@ struct AttentionWork {
     sequence_of_launch = head / args.heads.num_kv_heads;
     head_of_cache = args.first_sequence * args.heads.num_kv_heads + head;
     group = args.heads.shape.group_size;
-    first_row = Index{block.z} * tile_rows;
-    const Index left = args.num_rows * group - first_row;
+    // Blocks of the lowest z start first; the last rows, which see the most, are theirs.
+    const Index rows = args.num_rows * group, row_tiles = (rows + tile_rows - 1) / tile_rows;
+    first_row = (row_tiles - 1 - block.z) * tile_rows;
+    const Index left = rows - first_row;
     count = left < tile_rows ? left : tile_rows;
     length = args.heads.states[head_of_cache].length;
     // What the last row of the tile, which sees the most, does not see is not read. Splits must be

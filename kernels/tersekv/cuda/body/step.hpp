@@ -25,6 +25,9 @@ struct StepBody {
     bool compress = false;
     AttentionRows<float> rows_out = {};       ///< attention per entry for the caller, or empty
     AttentionRows<const float> rows_in = {};  ///< to observe instead of what was attended, or empty
+    /// Numbers that each of these rows has for a head, as the host knew its length: in a replayed
+    /// graph the head may have more entries, and there is no room for them.
+    Index row_entries = 0;
   };
   static constexpr int kThreads = Threads;
   static constexpr std::size_t kSharedBytes = 0;
@@ -47,7 +50,7 @@ struct StepBody {
       if (args.rows_in.data != nullptr) {
         const Index kv_head = launch_head % attention.heads.num_kv_heads;
         args.policy.observe(team, head,
-                            Observation{.visible = visible(attention, head, r),
+                            Observation{.visible = within(args, visible(attention, head, r)),
                                         .first = first,
                                         .attention = args.rows_in.row(r, kv_head)});
       } else {
@@ -68,6 +71,10 @@ struct StepBody {
   }
 
  private:
+  /// Of so many entries those that the caller's rows have a number for.
+  static TERSEKV_HD Index within(const Args& args, Index entries) {
+    return entries < args.row_entries ? entries : args.row_entries;
+  }
   template <class HeadType>
   static TERSEKV_HD Index visible(const Attention& attention, const HeadType& head, Index r) {
     const Index seen = head.length() - (attention.end_row - 1 - (attention.first_row + r));
@@ -130,9 +137,10 @@ struct StepBody {
     const float* lse = scratch.lse_of(launch_head, r);
     Observation row{.visible = entries, .first = first};
     if (attention.biased) {
-      float* reduced = args.rows_out.data != nullptr ? args.rows_out.row(r, kv_head)
-                                                     : scratch.attention_of(launch_head);
-      team.for_each(entries, [&](Index i) {
+      const bool for_caller = args.rows_out.data != nullptr;
+      float* reduced =
+          for_caller ? args.rows_out.row(r, kv_head) : scratch.attention_of(launch_head);
+      team.for_each(for_caller ? within(args, entries) : entries, [&](Index i) {
         float total = 0;
         for (Index g = 0; g < group; ++g) {
           const float difference = logits[g * scratch.stride + i] - lse[g];
