@@ -79,6 +79,16 @@ class Context {
     warp_barrier();
     return other;
   }
+  std::uint32_t ballot(bool yes) const {
+    put(my_warp().slots[at(lane())], yes);
+    warp_barrier();
+    std::uint32_t all = 0;
+    for (int l = 0; l < std::min(kWarp, threads_ - warp() * kWarp); ++l) {
+      all |= static_cast<std::uint32_t>(get<bool>(my_warp().slots[at(l)])) << l;
+    }
+    warp_barrier();
+    return all;
+  }
   template <class T, class Op>
   T reduce(T x, Op op) const {
     put(block_.slots[at(thread_)], x);

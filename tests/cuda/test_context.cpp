@@ -19,7 +19,7 @@ constexpr int kThreadsOfTest = 64;
 
 struct WarpBody {
   struct Args {
-    int* out;  // [3, threads]
+    int* out;  // [4, threads]
   };
   static constexpr int kThreads = kThreadsOfTest;
   static constexpr std::size_t kSharedBytes = 0;
@@ -29,6 +29,8 @@ struct WarpBody {
     args.out[c.thread()] = c.shuffle_xor(x, 5);
     args.out[kThreads + c.thread()] = c.shuffle(x, 3);
     args.out[2 * kThreads + c.thread()] = c.block().y * 1000 + c.block().z;
+    args.out[3 * kThreads + c.thread()] =
+        static_cast<int>(c.ballot((c.lane() + c.warp()) % 3 == 0));
   }
 };
 
@@ -204,7 +206,7 @@ void check_mma(double tolerance) {
 
 TEST_CASE("context: shuffles read other lanes of the warp", "[small]") {
   on_device::require_device();
-  const Array<int> out(3 * kThreadsOfTest, -1);
+  const Array<int> out(4 * kThreadsOfTest, -1);
   on_device::run<WarpBody>({1, 2, 3}, 1, {out.data()});
   const auto got = out.host();
   for (int t = 0; t < kThreadsOfTest; ++t) {
@@ -214,6 +216,8 @@ TEST_CASE("context: shuffles read other lanes of the warp", "[small]") {
     CHECK(at(0) == 100 * (t / 32) + (t % 32 ^ 5));
     CHECK(at(1) == 100 * (t / 32) + 3);
     CHECK((at(2) / 1000 < 2 && at(2) % 1000 < 3));
+    const auto lanes = static_cast<std::uint32_t>(at(3));
+    CHECK((lanes >> (t % 32) & 1) == ((t % 32 + t / 32) % 3 == 0 ? 1u : 0u));
   }
 }
 

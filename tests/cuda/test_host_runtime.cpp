@@ -136,6 +136,46 @@ TEST_CASE("device: views may reach beyond 2^31 elements") {
   munmap(space, 2 * bytes);
 }
 
+namespace {
+/// Of rows r to r + 7 of every eighth row, and every chunk of them, those whose banks two rows
+/// share.
+template <class At>
+int shared_banks(int rows, int chunks, At&& at) {
+  int shared = 0;
+  for (int r = 0; r + 8 <= rows; r += 8) {
+    for (int c = 0; c < chunks; ++c) {
+      unsigned taken = 0;
+      for (int i = 0; i < 8; ++i) taken |= 1u << at(r + i, c) / 16 % 8;
+      shared += taken == 0xff ? 0 : 1;
+    }
+  }
+  return shared;
+}
+template <int Dim, class Codec = Half>
+void check_banks() {
+  CAPTURE(Dim);
+  using Ring = tersekv::cuda::TileRing<Codec, Codec, Dim, true>;
+  CHECK(shared_banks(Dim, Ring::kKeyChunks, Ring::key_at) == 0);
+  CHECK(shared_banks(Ring::kEntries, Ring::kValueChunks, Ring::value_at) == 0);
+  std::vector<bool> taken(static_cast<std::size_t>(Ring::kEntries * Ring::kValueChunks), false);
+  for (int r = 0; r < Ring::kEntries; ++r) {
+    for (int c = 0; c < Ring::kValueChunks; ++c) {
+      taken.at(static_cast<std::size_t>(Ring::value_at(r, c) / 16)) = true;
+    }
+  }
+  CHECK(std::count(taken.begin(), taken.end(), false) == 0);  // each has a place of its own
+}
+}  // namespace
+
+TEST_CASE("device: eight rows' chunks of a column lie in different banks") {
+  check_banks<64>();
+  check_banks<80>();
+  check_banks<96>();
+  check_banks<128>();
+  check_banks<192>();
+  check_banks<256>();
+}
+
 TEST_CASE("plan: splits fill the device, and no more") {
   const auto splits = [](const std::vector<Index>& tiles, Index blocks, Index most = 256) {
     return tersekv::cuda::choose_splits(tiles, blocks, 264, most).count;

@@ -40,6 +40,7 @@ class DeviceContext {
   __device__ T shuffle(T x, int from) const {
     return __shfl_sync(0xffffffffu, x, from);
   }
+  __device__ std::uint32_t ballot(bool yes) const { return __ballot_sync(0xffffffffu, yes); }
   template <class T, class Op>
   __device__ T reduce(T x, Op op) const {
     using Reduce = cub::BlockReduce<T, Threads>;
@@ -166,6 +167,7 @@ class DeviceContext {
   TERSEKV_HD T shuffle(T x, int) const {
     return x;
   }
+  TERSEKV_HD std::uint32_t ballot(bool) const { return 0; }
   template <class T, class Op>
   TERSEKV_HD T reduce(T x, Op) const {
     return x;

@@ -34,14 +34,14 @@ struct AttentionBody {
   static TERSEKV_HD void run(const Context& context, const Args& args) {
     const AttentionWork<Args> work(context, args, Rows, kTileEntries);
     if (work.tiles <= 0 && context.block().x > 0) return;
+    const Ring ring = work.template ring<Ring>(args, context.shared());
+    ring.start(context);
     const Shared shared(context.shared());
     AttentionBody body(context, args, work);
     load_queries(context, args, work, shared);
     work.keep_queries(context, args);
-    Ring{context.shared()}.stream(
-        context, args.heads.layout, args.heads.table(work.head_of_cache), work.length,
-        work.first_tile, work.tiles,
-        [&](Index first) { load_bias(context, args, work, shared, first); },
+    ring.stream(
+        context, [&](Index first) { load_bias(context, args, work, shared, first); },
         [&](const std::byte* slab, Index first) {
           body.logits(context, args, shared, slab, first);
         },

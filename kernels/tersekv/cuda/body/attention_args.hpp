@@ -80,8 +80,8 @@ inline constexpr int kTile = Dim* static_cast<int>(sizeof(KeyCodec) > sizeof(Val
 
 /// A ring of slabs in shared memory through which tiles of keys and values stream in turns: slab 2t
 /// holds the keys of tile t, [Dim, Tile], slab 2t + 1 its values, [Tile, Dim]. Rows are cut into
-/// chunks of 16 bytes; with Swizzle, chunk c of row r lies at c ^ (r & mask), so that eight rows'
-/// chunks of one column, which `load_transposed` reads, lie in different banks.
+/// chunks of 16 bytes; with Swizzle, chunks of a row trade places, so that eight rows' chunks of
+/// one column, which `load_transposed` reads, lie in different banks.
 template <class KeyCodec, class ValueCodec, int Dim, bool Swizzle>
 struct TileRing {
   static constexpr int kEntries = kTile<KeyCodec, ValueCodec, Dim>;
@@ -94,29 +94,37 @@ struct TileRing {
   static constexpr int kBytes = kStages * kSlabBytes;
   static_assert(Dim * sizeof(ValueCodec) % 16 == 0, "rows of values are whole chunks");
 
-  /// Of chunks per row: those that may trade places.
-  TERSEKV_HD static constexpr int mask(int chunks) {
-    return !Swizzle ? 0 : chunks % 8 == 0 ? 7 : chunks % 4 == 0 ? 3 : chunks % 2 == 0 ? 1 : 0;
-  }
   /// Byte of chunk c of row r of a slab of keys, or values.
-  TERSEKV_HD static int key_at(int r, int c) {
-    return 16 * (r * kKeyChunks + (c ^ (r & mask(kKeyChunks))));
+  TERSEKV_HD static constexpr int key_at(int r, int c) {
+    return 16 * (r * kKeyChunks + (c ^ swizzle(r, kKeyChunks)));
   }
-  TERSEKV_HD static int value_at(int r, int c) {
-    return 16 * (r * kValueChunks + (c ^ (r & mask(kValueChunks))));
+  TERSEKV_HD static constexpr int value_at(int r, int c) {
+    return 16 * (r * kValueChunks + (c ^ swizzle(r, kValueChunks)));
+  }
+  /// The banks take eight chunks. Rows of 8 chunks, or 16, begin in the same banks, so eight chunks
+  /// trade places, by the row; rows of 4, or 12, do every second time, and four chunks do, by
+  /// pairs of rows; rows of 10 every fourth.
+  TERSEKV_HD static constexpr int swizzle(int r, int chunks) {
+    if (!Swizzle) return 0;
+    return chunks % 8 == 0   ? r & 7
+           : chunks % 4 == 0 ? r >> 1 & 3
+           : chunks % 2 == 0 ? r >> 2 & 1
+                             : 0;
   }
 
   std::byte* memory;
+  const PageLayout& layout;
+  std::byte* const* pages;  // of the head
+  Index length;             // its entries
+  Index first_tile, tiles;  // that stream
   TERSEKV_HD std::byte* slab(Index index) const {
     return memory + static_cast<int>(index % kStages) * kSlabBytes;
   }
 
-  /// Starts the copies of one slab, for tile `first_tile + index / 2` of a head of `length`
-  /// entries. Values behind the last one are zeros: whatever was there, an infinity perhaps, would
-  /// meet weights of zero. All threads.
+  /// Starts the copies of one slab, for tile `first_tile + index / 2`. Values behind the last entry
+  /// are zeros: whatever was there, an infinity perhaps, would meet weights of zero. All threads.
   template <class Context>
-  TERSEKV_HD void load(const Context& context, const PageLayout& layout, std::byte* const* pages,
-                       Index length, Index first_tile, Index index) const {
+  TERSEKV_HD void load(const Context& context, Index index) const {
     const Index entry = (first_tile + index / 2) * kEntries;
     const Index in_page = entry & (layout.page_size - 1);
     const std::byte* page = pages[entry >> layout.shift];
@@ -138,25 +146,30 @@ struct TileRing {
     }
   }
 
-  /// Streams tiles [first_tile, first_tile + tiles) past all threads: prepare(e) while the keys of
-  /// the tile from entry e are still on their way, on_keys(slab, e), then on_values(slab). A
-  /// block's barrier lies before each of the last two.
-  template <class Context, class Prepare, class OnKeys, class OnValues>
-  TERSEKV_HD void stream(const Context& context, const PageLayout& layout, std::byte* const* pages,
-                         Index length, Index first_tile, Index tiles, Prepare&& prepare,
-                         OnKeys&& on_keys, OnValues&& on_values) const {
-    const Index slabs = 2 * tiles;
+  /// Starts the copies of the first slabs. All threads, before `stream`: what else a block needs
+  /// first is asked for while these are on their way.
+  template <class Context>
+  TERSEKV_HD void start(const Context& context) const {
     for (int s = 0; s < kStages - 1; ++s) {
-      if (s < slabs) load(context, layout, pages, length, first_tile, s);
+      if (s < 2 * tiles) load(context, s);
       context.commit();
     }
+  }
+
+  /// Streams the tiles past all threads: prepare(e) while the keys of the tile from entry e are
+  /// still on their way, on_keys(slab, e), then on_values(slab). A block's barrier lies before each
+  /// of the last two.
+  template <class Context, class Prepare, class OnKeys, class OnValues>
+  TERSEKV_HD void stream(const Context& context, Prepare&& prepare, OnKeys&& on_keys,
+                         OnValues&& on_values) const {
+    const Index slabs = 2 * tiles;
     for (Index s = 0; s < slabs; ++s) {
       const Index entry = (first_tile + s / 2) * kEntries;
       if (s % 2 == 0) prepare(entry);
       context.template wait<kStages - 2>();
       context.barrier();  // this slab is there, and all are done with the one before
       const Index ahead = s + kStages - 1;
-      if (ahead < slabs) load(context, layout, pages, length, first_tile, ahead);
+      if (ahead < slabs) load(context, ahead);
       context.commit();
       if (s % 2 == 0) {
         on_keys(slab(s), entry);
@@ -188,10 +201,8 @@ struct AttentionWork {
     sequence_of_launch = head / args.heads.num_kv_heads;
     head_of_cache = args.first_sequence * args.heads.num_kv_heads + head;
     group = args.heads.shape.group_size;
-    // Blocks of the lowest z start first; the last rows, which see the most, are theirs.
-    const Index rows = args.num_rows * group, row_tiles = (rows + tile_rows - 1) / tile_rows;
-    first_row = (row_tiles - 1 - block.z) * tile_rows;
-    const Index left = rows - first_row;
+    first_row = Index{block.z} * tile_rows;
+    const Index left = args.num_rows * group - first_row;
     count = left < tile_rows ? left : tile_rows;
     length = args.heads.states[head_of_cache].length;
     // What the last row of the tile, which sees the most, does not see is not read. Splits must be
@@ -203,15 +214,20 @@ struct AttentionWork {
   }
   /// Token of query row r of the tile, among the sequence's `rows`.
   TERSEKV_HD Index token(const Args& args, Index r) const {
-    return args.first_row + (first_row + r) / group;
+    return args.first_row + row_of_launch(r) / group;
   }
-  TERSEKV_HD Index q_head(Index r) const { return kv_head * group + (first_row + r) % group; }
+  TERSEKV_HD Index q_head(Index r) const { return kv_head * group + row_of_launch(r) % group; }
   /// Entries that row r of the tile sees.
   TERSEKV_HD Index visible(const Args& args, Index r) const {
     const Index seen = length - (args.end_row - 1 - token(args, r));
     return seen > 0 ? seen : 0;
   }
   TERSEKV_HD Index row_of_launch(Index r) const { return first_row + r; }
+  /// The tiles' way through a ring in shared memory.
+  template <class Ring>
+  TERSEKV_HD Ring ring(const Args& args, std::byte* shared) const {
+    return {shared, args.heads.layout, args.heads.table(head_of_cache), length, first_tile, tiles};
+  }
   /// Row of the views q and out.
   TERSEKV_HD Index view_row(const Args& args, Index r) const {
     return sequence_of_launch * args.rows + token(args, r);

@@ -31,6 +31,10 @@ struct AttentionMmaBody {
   /// Blocks at once that are worth fewer registers: a prompt's warps hold more of them.
   static constexpr int kMostBlocks = RowWarps > 1 ? 2 : 3;
 
+  /// Whether tiles are asked for before the query rows. It takes registers, which long rows and a
+  /// prompt's warps have none of to spare, and a prompt takes long enough not to notice.
+  static constexpr bool kStartsEarly = RowWarps == 1 && Dim <= 128;
+
   static constexpr int kSteps = Dim / 16;                             // of 16 dimensions
   static constexpr int kQueryBytes = RowWarps * kSteps * kWarp * 16;  // fragments
   static constexpr int kJoin = Warps * kWarpRows * Dim;               // floats
@@ -43,13 +47,14 @@ struct AttentionMmaBody {
   static TERSEKV_HD void run(const Context& context, const Args& args) {
     const AttentionWork<Args> work(context, args, kTileRows, kTileEntries);
     if (work.tiles <= 0 && context.block().x > 0) return;
+    const Ring ring = work.template ring<Ring>(args, context.shared());
+    if constexpr (kStartsEarly) ring.start(context);
     AttentionMmaBody body(context, args, work);
     load_queries(context, args, work);
     work.keep_queries(context, args);
-    Ring{context.shared()}.stream(
-        context, args.heads.layout, args.heads.table(work.head_of_cache), work.length,
-        work.first_tile, work.tiles,
-        [&](Index first) { body.load_bias(context, args, work, first); },
+    if constexpr (!kStartsEarly) ring.start(context);
+    ring.stream(
+        context, [&](Index first) { body.load_bias(context, args, work, first); },
         [&](const std::byte* slab, Index first) {
           body.logits(context, slab);
           body.softmax(context, args, first);
@@ -85,23 +90,32 @@ struct AttentionMmaBody {
   template <class Context>
   static TERSEKV_HD void load_queries(const Context& context, const Args& args,
                                       const AttentionWork<Args>& work) {
-    for (int i = context.thread(); i < RowWarps * kSteps * kWarp; i += context.threads()) {
-      const int first_row = i / (kSteps * kWarp) * kWarpRows;
-      const int step = i / kWarp % kSteps, lane = i % kWarp;
-      Fragment fragment;
-      for (int part = 0; part < 4; ++part) {
-        const int r = first_row + lane / 4 + part % 2 * 8;
-        const int j = step * 16 + lane % 4 * 2 + part / 2 * 8;
-        std::uint32_t word = 0;
-        if (r < work.count) {
-          const Index row = work.view_row(args, r), head = work.q_head(r);
-          word = args.q(row, head, j).bits |
-                 static_cast<std::uint32_t>(args.q(row, head, j + 1).bits) << 16;
-        }
-        fragment.word[part] = word;
+    const int lane = context.lane();
+    for (int i = context.warp(); i < RowWarps * kSteps; i += Warps) {
+      // With one tile of rows these are the same each time: divisions, which take long, come once.
+      const int first_row = RowWarps == 1 ? 0 : i / kSteps * kWarpRows;
+      const int j = i % kSteps * 16 + lane % 4 * 2;
+      Fragment fragment = {};
+      TERSEKV_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int r = first_row + lane / 4 + 8 * half;
+        if (r >= work.count) continue;
+        const Index row = work.view_row(args, r), head = work.q_head(r);
+        fragment.word[half] = two_of_query(args.q, row, head, j);
+        fragment.word[half + 2] = two_of_query(args.q, row, head, j + 8);
       }
-      queries(context.shared())[i] = fragment;
+      queries(context.shared())[i * kWarp + lane] = fragment;
     }
+  }
+  /// Elements j, which is even, and j + 1.
+  static TERSEKV_HD std::uint32_t two_of_query(const TokenView<const KeyCodec>& q, Index row,
+                                               Index head, Index j) {
+    const KeyCodec* at = &q(row, head, j);
+    if (q.dim_stride == 1 && reinterpret_cast<std::uintptr_t>(at) % sizeof(Pair<KeyCodec>) == 0) {
+      const auto both = load_pair(at);
+      return both.first.bits | static_cast<std::uint32_t>(both.second.bits) << 16;
+    }
+    return at->bits | static_cast<std::uint32_t>(q(row, head, j + 1).bits) << 16;
   }
 
   /// alpha ln w of this lane's columns of a tile: asked for before the wait for the tile's keys.
@@ -240,6 +254,7 @@ struct AttentionMmaBody {
         max[state] = max_[half];
         sum[state] = sum_[half];
       }
+      if (row_part(context) * kWarpRows + lane / 4 + 8 * half >= work.count) continue;
       TERSEKV_UNROLL
       for (int n = 0; n < kColumns; ++n) {
         float* row = join + state * Dim + n * 8 + lane % 4 * 2;

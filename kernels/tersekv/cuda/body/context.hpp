@@ -51,7 +51,8 @@ struct Grid {
 /// - `block()`, `thread()`, `threads()`, `lane()`, `warp()`: where it is
 /// - `shared()`: the block's dynamic shared memory, 128-byte aligned
 /// - `barrier()`: of the block; `warp_barrier()`: of the warp
-/// - `shuffle_xor(x, mask)`, `shuffle(x, lane)`: other lanes' numbers
+/// - `shuffle_xor(x, mask)`, `shuffle(x, lane)`: other lanes' numbers; `ballot(yes)`: a bit for
+///   every lane of the warp
 /// - `reduce(x, op)`: over the block, the same on all threads; `op` associative and commutative.
 ///   `exclusive_sum(x, total)`: sum over the threads before this one. Both are barriers.
 /// - `copy16(to, from, there)`: 16 bytes from global to shared memory, in the background, zeros
@@ -82,6 +83,7 @@ concept Context = requires(const C& c, float x, std::uint32_t (&a)[4], std::uint
   c.warp_barrier();
   { c.shuffle_xor(x, 1) } -> std::same_as<float>;
   { c.shuffle(x, 1) } -> std::same_as<float>;
+  { c.ballot(true) } -> std::same_as<std::uint32_t>;
   { c.exclusive_sum(1, total) } -> std::same_as<int>;
   c.copy16(to, from, true);
   c.commit();

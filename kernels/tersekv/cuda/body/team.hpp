@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -122,16 +123,26 @@ class BlockTeam {
   template <class Head, class Wanted>
   TERSEKV_HD Index collect(const Head&, Index n, Wanted&& wanted, std::int32_t* out) const {
     barrier();
-    // A run of slots for every thread, so that one prefix sum orders all.
-    const Index run = (n + lanes() - 1) / lanes();
-    const Index first = lane() * run < n ? lane() * run : n;
+    // A run of slots for every warp, whose lanes read neighbours, so that one prefix sum orders
+    // all.
+    const Index warp = lane() / kWarp, run = (n + lanes() - 1) / lanes() * kWarp;
+    const Index first = warp * run < n ? warp * run : n;
     const Index last = first + run < n ? first + run : n;
-    int mine = 0;
-    for (Index i = first; i < last; ++i) mine += wanted(i) ? 1 : 0;
+    const int in_warp = static_cast<int>(lane() % kWarp);
+    const auto wanted_by = [&](Index start) {  // a bit for every lane
+      return context_.ballot(start + in_warp < last && wanted(start + in_warp));
+    };
+    int of_warp = 0;
+    for (Index i = first; i < last; i += kWarp) of_warp += count_bits(wanted_by(i));
     int total = 0;
-    Index to = team_exclusive_sum(mine, total);
-    for (Index i = first; i < last; ++i) {
-      if (wanted(i)) out[to++] = static_cast<std::int32_t>(i);
+    const Index before = team_exclusive_sum(in_warp == 0 ? of_warp : 0, total);
+    Index to = context_.shuffle(before, 0);
+    for (Index i = first; i < last; i += kWarp) {
+      const std::uint32_t all = wanted_by(i), mine = std::uint32_t{1} << in_warp;
+      if ((all & mine) != 0) {
+        out[to + count_bits(all & (mine - 1))] = static_cast<std::int32_t>(i + in_warp);
+      }
+      to += count_bits(all);
     }
     barrier();
     return total;
@@ -200,6 +211,13 @@ class BlockTeam {
   }
 
  private:
+  TERSEKV_HD static int count_bits(std::uint32_t word) {
+#if defined(__CUDA_ARCH__)
+    return __popc(word);
+#else
+    return std::popcount(word);
+#endif
+  }
   template <class Head>
   TERSEKV_HD static PageSlot slot_of(const Head& head, Index i) {
     PageSlot slot = head.page_slot(head.page_index(i));
