@@ -62,6 +62,7 @@ class Model final : public AnyCache {
   void append(Index sequence, const Chunk<float>& tokens) override {
     cache_.append(sequence, tokens.k, tokens.v, tokens.token_scores);
   }
+  void rewind(Index sequence, Index tokens) override { cache_.rewind(sequence, tokens); }
   void attend(Index sequence, tersekv::TokenView<const float> q, tersekv::TokenView<float> out,
               tersekv::AttendOutputs outputs) override {
     cache_.attend(sequence, q, out, outputs);

@@ -29,6 +29,11 @@ struct CallChecks {
     require_index("kv_head", kv_head, config.num_kv_heads);
   }
 
+  void rewind(Index sequence, Index tokens) const {
+    this->sequence(sequence);
+    check_rewind(tokens, state(sequence, 0).most_rewound());
+  }
+
   template <class T>
   void tokens(Index sequence, const TokenView<const T>& k, const TokenView<const T>& v,
               const ScoreView& scores) const {

@@ -267,6 +267,14 @@ inline bool overlaps_itself(const Footprint& view) {
   return false;
 }
 
+/// Tokens that are taken back, of `most` that may be.
+inline void check_rewind(Index tokens, Index most) {
+  if (tokens >= 0 && tokens <= most) return;
+  refuse("tokens to take back",
+         text("0 to ", most, ", those of the latest append that came since the last compression"),
+         text(tokens));
+}
+
 /// Rows and heads of attention rows must not share memory, each `longest` numbers long. Returns
 /// what they take.
 template <class T>

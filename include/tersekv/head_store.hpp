@@ -101,6 +101,13 @@ class HeadStore {
     }
   }
 
+  /// Takes the latest tokens back, which hold the last slots.
+  void rewind(Index head, Index tokens) noexcept {
+    states_[at(head)].length -= tokens;
+    states_[at(head)].note_rewind(tokens);
+    shrink(head);
+  }
+
   /// As if nothing had ever been appended; the budget stays.
   void clear(Index head) noexcept {
     const Index budget = states_[at(head)].budget;

@@ -10,6 +10,7 @@
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
 #include "tersekv/errors.hpp"
+#include "tersekv/head_state.hpp"
 #include "tersekv/int8.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/simd.hpp"
@@ -77,31 +78,6 @@ inline constexpr Index kMemoryEntries = 16384;
 /// By so many entries columns are asked for before they are read, where that is said by entry.
 inline constexpr Index kAskedEntries = 512;
 }  // namespace detail
-
-/// What a head knows of itself; the numbers of live entries and of tokens seen differ by what the
-/// policy evicted and merged.
-struct HeadState {
-  Index length = 0;   ///< live entries
-  Index seen = 0;     ///< tokens ever appended; the next one's position
-  Index pinned = 0;   ///< slots [0, pinned) belong to the merger and are never victims
-  Index fresh = 0;    ///< tokens appended since the last compression; they hold the last slots
-  Index prompt = 0;   ///< those of them that came several at a time
-  Index newest = 0;   ///< tokens of the latest append
-  Index waiting = 0;  ///< tokens appended since the selector last acted; LowestScore resets it
-  Index budget = kUnlimited;
-  Counts counts;
-
-  /// What an append changes beside `length`.
-  TERSEKV_HD void note_append(Index tokens) {
-    seen += tokens;
-    fresh += tokens;
-    prompt += tokens > 1 ? tokens : 0;
-    if (tokens > 0) newest = tokens;
-    waiting += tokens;
-  }
-  /// What a compression leaves behind.
-  TERSEKV_HD void note_compression() { fresh = prompt = 0; }
-};
 
 /// A slot whose page has been looked up: what loops over all entries of a head hand to their
 /// bodies, so that the compiler sees columns that lie side by side. Wherever a slot's number is

@@ -14,6 +14,7 @@
 #include "tersekv/checks.hpp"
 #include "tersekv/chunk.hpp"
 #include "tersekv/config.hpp"
+#include "tersekv/copied_entries.hpp"
 #include "tersekv/executor.hpp"
 #include "tersekv/head_runner.hpp"
 #include "tersekv/head_store.hpp"
@@ -205,6 +206,15 @@ class KVCache {
     return_pages(sequence);
   }
 
+  /// Takes the last `tokens` of the latest append back, before a compression: what a draft model
+  /// guessed wrong, where one guesses ahead. The cache is then, to the bit, as if they had not been
+  /// appended, but for what the policy was shown of their attention: `append` and `attend` the
+  /// guesses, `rewind` the wrong ones, `observe` the queries of the others, `compress`.
+  void rewind(Index sequence, Index tokens) {
+    check().rewind(sequence, tokens);
+    for (Index h = 0; h < config_.num_kv_heads; ++h) store_.rewind(index_of(sequence, h), tokens);
+  }
+
   /// Forgets one sequence, or all of them: pages back to the pool, positions from 0 again. The
   /// workers' scratch stays, so that filling up again allocates nothing (`trim` gives it back).
   void clear(Index sequence) {
@@ -254,21 +264,7 @@ class KVCache {
   }
   /// Copies of the live entries, in order of position. Allocates.
   std::vector<Entry> entries(Index sequence, Index kv_head) const {
-    const auto head = this->head(sequence, kv_head);
-    std::vector<Entry> result(static_cast<std::size_t>(head.length()));
-    for (Index i = 0; i < head.length(); ++i) {
-      Entry& entry = result[static_cast<std::size_t>(i)];
-      entry.position = head.position(i);
-      entry.weight = head.weight(i);
-      entry.score = policy_.score(head, i);
-      for (Index j = 0; j < head.head_dim(); ++j) {
-        entry.key.push_back(head.key(i, j));
-        entry.value.push_back(head.value(i, j));
-      }
-    }
-    std::sort(result.begin(), result.end(),
-              [](const Entry& a, const Entry& b) { return a.position < b.position; });
-    return result;
+    return detail::copied_entries(head(sequence, kv_head), policy_);
   }
 
   /// Every byte held: all that came from the memory resource, pages of a shared pool as far as this

@@ -2,15 +2,18 @@
 
 // Outputs that lie over something that is still to be read, where that is not easily seen.
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <tersekv/tersekv.hpp>
 #include <utility>
 #include <vector>
 
 #include "refusal.hpp"
+#include "support/random.hpp"
 
 using support::refused;
 using tersekv::from_float;
@@ -109,6 +112,52 @@ TEST_CASE(
     chunks[a] = as_it_was;
   }
   CHECK(cache.tokens_seen(199) == 4);
+}
+
+TEST_CASE("hostile: chunks are apart where no two of their views say otherwise") {
+  using tersekv::TokenView;
+  support::Random random(12);
+  std::vector<float> memory(4000);
+  int apart = 0, overlapping = 0;
+  for (int round = 0; round < 3000; ++round) {
+    // Views of one token, or of rows with gaps that others may lie in, among each other.
+    const Index length = random.integer(20, 3000);
+    const auto view = [&](Index tokens, Index heads) {
+      const Index row = heads * 4, stride = row * random.integer(1, 3);
+      const Index at = random.integer(0, length - 1);
+      return TokenView<float>{memory.data() + at, tokens, heads, 4, stride, 4, 1};
+    };
+    std::vector<tersekv::Chunk<float>> chunks(static_cast<std::size_t>(random.integer(2, 6)));
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      const Index tokens = random.integer(0, 5);
+      chunks[c].sequence = static_cast<Index>(c);
+      chunks[c].q = view(tokens, 2);
+      chunks[c].k = view(tokens, 1);
+      chunks[c].v = view(tokens, 1);
+      chunks[c].out = view(tokens, 2);
+      if (random.chance(0.5)) chunks[c].lse = memory.data() + random.integer(0, length - 1);
+    }
+    bool together = false;
+    for (std::size_t a = 0; a < chunks.size(); ++a) {
+      const auto mine = tersekv::detail::footprints_of(chunks[a]);
+      for (std::size_t b = 0; b < chunks.size(); ++b) {
+        for (const auto& theirs : tersekv::detail::footprints_of(chunks[b])) {
+          if (a == b) continue;
+          together |= overlap(mine[0], theirs) || overlap(mine[1], theirs);  // out, lse
+        }
+      }
+    }
+    ++(together ? overlapping : apart);
+    const auto check = [&] {
+      tersekv::detail::check_chunks_apart(std::span<const tersekv::Chunk<float>>(chunks));
+    };
+    if (together) {
+      REQUIRE(refused(check, {"chunks", "overlaps"}));
+    } else {
+      REQUIRE_NOTHROW(check());
+    }
+  }
+  CHECK(std::min(apart, overlapping) > 300);
 }
 
 TEST_CASE("An output may be q's own view, whatever the stride of one token") {

@@ -35,7 +35,8 @@ void operate(AnyCache& cache, support::Random& random) {
   Tokens tokens(random, cache.config(), random.pick(sizes));
   switch (random.integer(0, 9)) {
     case 0:
-      return cache.append(s, tokens.all());
+      cache.append(s, tokens.all());
+      return cache.rewind(s, random.integer(0, tokens.count));
     case 1:
       return cache.compress(s);
     case 2:
@@ -148,11 +149,13 @@ TEST_CASE("memory: a long head takes pages in runs, within its budget, if there 
   for (const Index page_size : {16, 64}) {
     const CacheConfig config{
         .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 4, .page_size = page_size};
-    tersekv::KVCache<tersekv::Full> cache(config);
+    CountingResource of_cache;
+    tersekv::KVCache<tersekv::Full> cache(config, {}, {}, &of_cache);
     for (Index n = 1; n <= 4300; ++n) {
       cache.append(0, row, row);
       const Index run = n < 2048 ? 1 : (n < 4096 && page_size == 64 ? 2 : 4);
       REQUIRE(cache.pool().pages() == in_runs(pages_for(n, config), run));
+      REQUIRE(cache.bytes() == of_cache.bytes());
     }
     CHECK(cache.clone().pool().pages() == cache.pool().pages());
     CacheConfig small = config;

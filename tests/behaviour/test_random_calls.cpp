@@ -85,12 +85,14 @@ struct Contestant {
   std::unique_ptr<AnyCache> cache;
   enum { extend, verbs, verbs_and_rows } by = extend;
 
-  void feed(const std::vector<Chunk<float>>& chunks, Index compress_every) {
+  void feed(const std::vector<Chunk<float>>& chunks, Index compress_every, Tokens& wrong) {
     if (by == extend || compress_every != 0) {
       return cache->extend(chunks, {.compress_every = compress_every});
     }
     for (const Chunk<float>& chunk : chunks) {
       cache->append(chunk.sequence, chunk);
+      cache->append(chunk.sequence, wrong.all(chunk.sequence));
+      cache->rewind(chunk.sequence, wrong.count);
       Rows rows(*cache, chunk.sequence, chunk.k.tokens);
       if (by == verbs_and_rows) {
         cache->attend(chunk.sequence, chunk.q, chunk.out, {.lse = chunk.lse, .rows = rows.view()});
@@ -209,7 +211,8 @@ void feed_some(std::vector<Contestant>& all, Index sequence, support::Random& ra
     std::vector<Tokens> own = tokens;
     std::vector<Chunk<float>> chunks;
     for (std::size_t i = 0; i < own.size(); ++i) chunks.push_back(own[i].all(named[i]));
-    each.feed(chunks, every);
+    Tokens wrong(random, config, random.integer(1, 40));
+    each.feed(chunks, every, wrong);
     if (first.empty())
       first = std::move(own);
     else

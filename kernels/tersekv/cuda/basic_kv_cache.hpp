@@ -202,6 +202,17 @@ class BasicKVCache {
     launches_.step_alone(work, 0, 0, stream);
   }
 
+  /// Takes the last `tokens` of each sequence's latest append back, before a compression, as
+  /// `tersekv::KVCache::rewind` does.
+  void rewind(Sequences sequences, Index tokens, Stream stream = {}) {
+    check_sequences(sequences);
+    for (Index s = 0; s < sequences.count; ++s) {
+      detail::check_rewind(tokens, state(sequences.first + s, 0).most_rewound());
+    }
+    store().rewind(sequences.first * config_.num_kv_heads, sequences.count * config_.num_kv_heads,
+                   tokens, stream);
+  }
+
   /// Forgets sequences: pages back to the pool, positions from 0 again.
   void clear(Sequences sequences, Stream stream = {}) {
     check_sequences(sequences);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tersekv/cuda/body/clear.hpp"
+#include "tersekv/cuda/body/rewind.hpp"
 #include "tersekv/cuda/memory.hpp"
 #include "tersekv/head_store.hpp"
 
@@ -86,6 +87,17 @@ class DeviceStore {
   void note_compression(Index head, Index most) {
     bounds_[at(head)] = std::min(bounds_[at(head)], most);
     mirror_[at(head)].note_compression();
+  }
+
+  /// Takes the latest tokens of `count` heads back. Asynchronous.
+  void rewind(Index first, Index count, Index tokens, Stream stream) {
+    using Body = RewindBody<KeyCodec, ValueCodec, 32>;
+    Runtime::template launch<Body>(Grid{static_cast<int>(count)}, 1, nullptr, stream,
+                                   typename Body::Args{view_, first, tokens});
+    for (Index h = first; h < first + count; ++h) {
+      mirror_[at(h)].note_rewind(tokens);
+      bounds_[at(h)] -= tokens;
+    }
   }
 
   /// As if nothing had ever been appended to `count` heads. Asynchronous.
