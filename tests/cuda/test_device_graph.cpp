@@ -4,6 +4,7 @@
 
 #include "cuda/graph.hpp"
 #include "cuda/small_cache.hpp"
+#include "support/sanitized.hpp"
 #include "tersekv/tersekv.hpp"
 
 // Calls that were captured once and are made again, of which the host then knows nothing.
@@ -43,7 +44,7 @@ void check_replays(const Policy& policy) {
   }
   const Tokens token(random, 2, kHeads, 4, kWide);
   Graph step([&](auto stream) { replayed.extend(token.batch({0, 2}), {}, stream); });
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < (support::kThreadSanitizer ? 2 : 12); ++i) {
     step.replay();
     const std::vector<float> got = token.out();
     plain.extend(token.batch({0, 2}));
@@ -74,10 +75,11 @@ struct Replayed {
 
 TEST_CASE("device: a captured step replays as launches would, bit for bit", "[small]") {
   on_device::require_device();
+  check_replays<Half>(ZSMerge{});
+  if (support::kThreadSanitizer) return;
   check_replays<Half>(Full{});
   check_replays<Half>(StreamingLLM{});
   check_replays<Half>(H2O{});
-  check_replays<Half>(ZSMerge{});
   check_replays<Half>(KeepKV{});
   check_replays<float>(ZSMerge{});
 }

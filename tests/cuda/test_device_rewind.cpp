@@ -3,6 +3,7 @@
 
 #include "cuda/small_cache.hpp"
 #include "refusal.hpp"
+#include "support/sanitized.hpp"
 #include "tersekv/tersekv.hpp"
 
 // Tokens that a device's cache takes back.
@@ -56,6 +57,7 @@ void check_guesses() {
 TEST_CASE("device: guessed tokens that are taken back leave nothing", "[small]") {
   on_device::require_device();
   check_guesses<ZSMerge>();
+  if (support::kThreadSanitizer) return;
   check_guesses<KeepKV>();
   check_guesses<SnapKV>();
 }
