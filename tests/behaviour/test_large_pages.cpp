@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -79,6 +80,9 @@ TEST_CASE("large pages: a block goes back when all of it is idle, and not before
   PagePool pool(&resource, PageMemory::large);
   pool.set_page_bytes(kPage);
   auto pages = take(pool, 3 * kPerBlock);
+  // The blocks in order of address, up or down.
+  std::sort(pages.begin(), pages.end());
+  if (GENERATE(false, true)) std::reverse(pages.begin(), pages.end());
   std::swap(pages[1], pages[kPerBlock + 1]);  // a page of each of two blocks among the other's
   give(pool, pages, 0, kPerBlock);
   pool.trim();

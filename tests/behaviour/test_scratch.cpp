@@ -181,6 +181,21 @@ TEST_CASE("scratch: it is given back by the last cache that trims, and by a pool
   CHECK(pool.bytes() == 0);
 }
 
+TEST_CASE("scratch: what only a cache of more workers used is given back after it") {
+  PagePool pool, other;
+  KVCache<H2O> alone(config(16), H2O{}, other), one(config(16), H2O{}, pool);
+  {
+    KVCache<H2O, float, float, FourWorkers> many(config(16), H2O{}, pool);
+    Rows(4).into(many);
+  }
+  Rows(4).into(one);
+  Rows(4).into(alone);
+  CHECK(pool.scratch_bytes() > other.scratch_bytes());
+  one.trim();
+  alone.trim();
+  CHECK(pool.scratch_bytes() == other.scratch_bytes());
+}
+
 TEST_CASE("scratch: a clone on another pool takes nothing from its original's") {
   PagePool pool, other;
   KVCache<KeepKV> one(config(200), KeepKV{}, pool);
