@@ -8,18 +8,20 @@
 
 namespace on_device {
 
+/// What is launched on the stream that it is given.
+using Calls = std::function<void(Runtime::Stream)>;
+
 #if defined(__CUDACC__)
-/// A CUDA graph of what `calls(stream)` launches. Calls that allocate or copy fail.
+/// A CUDA graph of calls. Those that allocate or copy fail.
 class Graph {
  public:
-  template <class F>
-  explicit Graph(F&& calls) {
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-    REQUIRE(cudaStreamCreate(&stream_) == cudaSuccess);
-    REQUIRE(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  explicit Graph(const Calls& calls) {
+    succeed(cudaDeviceSynchronize());
+    succeed(cudaStreamCreate(&stream_));
+    succeed(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     calls(stream_);
-    REQUIRE(cudaStreamEndCapture(stream_, &graph_) == cudaSuccess);
-    REQUIRE(cudaGraphInstantiate(&executable_, graph_, 0) == cudaSuccess);
+    succeed(cudaStreamEndCapture(stream_, &graph_));
+    succeed(cudaGraphInstantiate(&executable_, graph_, 0));
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -30,11 +32,14 @@ class Graph {
   }
   /// And waits for it.
   void replay() {
-    REQUIRE(cudaGraphLaunch(executable_, stream_) == cudaSuccess);
-    REQUIRE(cudaStreamSynchronize(stream_) == cudaSuccess);
+    succeed(cudaGraphLaunch(executable_, stream_));
+    succeed(cudaStreamSynchronize(stream_));
   }
 
  private:
+  static void succeed(cudaError_t code) {
+    if (code != cudaSuccess) FAIL(cudaGetErrorString(code));
+  }
   cudaStream_t stream_ = nullptr;
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
@@ -43,8 +48,7 @@ class Graph {
 /// The same on the host: launches with the arguments that they had when they were captured.
 class Graph {
  public:
-  template <class F>
-  explicit Graph(F&& calls) {
+  explicit Graph(const Calls& calls) {
     const int allocations = Runtime::allocations, copies = Runtime::copies_to_host,
               waits = Runtime::synchronizations;
     Runtime::captured = &launches_;
