@@ -145,20 +145,21 @@ class BasicKVCache {
     }
     const auto lse = detail::lse_footprint(outputs.lse, q.tokens, config_.num_q_heads);
     detail::check_beside("lse", lse, q, out);
+    Index row_entries = 0;
     if (outputs.rows.data != nullptr) {
+      row_entries = launches_.longest(sequences);
       detail::require_equal("sequences, with rows", sequences.count, 1);
       detail::require_equal("rows", outputs.rows.rows, rows);
-      detail::check_beside("rows",
-                           detail::check_row_strides(outputs.rows, config_.num_kv_heads,
-                                                     launches_.longest(sequences)),
-                           q, out, lse);
+      detail::check_beside(
+          "rows", detail::check_row_strides(outputs.rows, config_.num_kv_heads, row_entries), q,
+          out, lse);
     }
     store().pool().check();
     auto work = launches_.work_on(sequences, q, rows, rows);
     work.attention.out = out;
     work.attention.lse = outputs.lse;
     work.rows_out = outputs.rows;
-    work.row_entries = launches_.longest(sequences);
+    work.row_entries = row_entries;
     launches_.attend(work, 0, rows, stream);
   }
 

@@ -25,8 +25,7 @@ struct ClearBody {
     }
     if (context.thread() != 0) return;
     HeadState& state = args.heads.states[index];
-    args.heads.free_pages.give(context, static_cast<int>(args.heads.pages_for(state.length)),
-                               args.heads.table(index));
+    args.heads.return_pages(context, index, args.heads.pages_for(state.length), 0);
     const Index budget = state.budget;
     state = HeadState{};
     state.budget = budget;

@@ -60,6 +60,14 @@ struct DeviceHeads {
   TERSEKV_HD Index pages_for(Index entries) const {
     return (entries + layout.page_size - 1) >> layout.shift;
   }
+  /// Of the `held` pages of a head those that `entries` entries do not take, back to the pool. By
+  /// one thread.
+  template <class Context>
+  TERSEKV_HD void return_pages(const Context& context, Index head, Index held,
+                               Index entries) const {
+    const Index kept = pages_for(entries);
+    if (kept < held) free_pages.give(context, static_cast<int>(held - kept), table(head) + kept);
+  }
   /// For a policy's bodies. The layout and the shape must outlive it: they are the kernel's.
   TERSEKV_HD Head<KeyCodec, ValueCodec> head(Index head, const Scratch& scratch) const {
     return {table(head), &layout, states + head, &shape, registers + head * layout.registers,

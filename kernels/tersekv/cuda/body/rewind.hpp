@@ -23,12 +23,10 @@ struct RewindBody {
     HeadState& state = args.heads.states[index];
     // No more than it has: the head may have found no page for them.
     const Index most = state.most_rewound(), tokens = args.tokens < most ? args.tokens : most;
-    const Index before = args.heads.pages_for(state.length);
+    const Index held = args.heads.pages_for(state.length);
     state.length -= tokens;
     state.note_rewind(tokens);
-    const Index after = args.heads.pages_for(state.length);
-    args.heads.free_pages.give(context, static_cast<int>(before - after),
-                               args.heads.table(index) + after);
+    args.heads.return_pages(context, index, held, state.length);
   }
 };
 

@@ -58,15 +58,11 @@ struct StepBody {
       }
     }
     if (!args.compress) return;
-    const Index before = attention.heads.pages_for(head.length());
+    const Index held = attention.heads.pages_for(head.length());
     args.policy.compress(team, head);
     team.once([&] {
       head.state().note_compression();
-      const Index after = attention.heads.pages_for(head.length());
-      if (after < before) {
-        attention.heads.free_pages.give(context, static_cast<int>(before - after),
-                                        attention.heads.table(index) + after);
-      }
+      attention.heads.return_pages(context, index, held, head.length());
     });
   }
 
