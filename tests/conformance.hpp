@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -147,6 +148,40 @@ struct Tokens {
 
 inline void extend(AnyCache& cache, const Chunk<float>& chunk, Index compress_every = 0) {
   cache.extend({&chunk, 1}, {.compress_every = compress_every});
+}
+
+/// Rows of attention of one sequence, with room for its longest head and -1 where none is written.
+struct RowsOfAttention {
+  RowsOfAttention(const AnyCache& cache, Index sequence, Index count)
+      : heads(cache.config().num_kv_heads), rows(count) {
+    for (Index h = 0; h < heads; ++h) longest = std::max(longest, cache.length(sequence, h));
+    data.assign(static_cast<std::size_t>(rows * heads * longest), -1.0f);
+  }
+  tersekv::AttentionRows<float> view() { return {data.data(), rows, heads * longest, longest}; }
+  tersekv::AttentionRows<const float> given() const {
+    return {data.data(), rows, heads * longest, longest};
+  }
+  std::vector<float> of_head(Index h) const {  // of the first row
+    const auto from = data.begin() + h * longest;
+    return {from, from + longest};
+  }
+
+  Index heads, rows, longest = 0;
+  std::vector<float> data;
+};
+
+/// What an engine with its own loop does after an append: attend, observe, compress. With `rows`
+/// the policy is shown the attention that `attend` handed out, else the queries.
+inline void attend_and_compress(AnyCache& cache, const Chunk<float>& chunk, bool rows) {
+  RowsOfAttention out(cache, chunk.sequence, chunk.k.tokens);
+  cache.attend(chunk.sequence, chunk.q, chunk.out,
+               {.lse = chunk.lse, .rows = rows ? out.view() : tersekv::AttentionRows<float>{}});
+  if (rows) {
+    cache.observe(chunk.sequence, out.given());
+  } else {
+    cache.observe(chunk.sequence, chunk.q);
+  }
+  cache.compress(chunk.sequence);
 }
 
 /// A conversation: a prompt beyond every budget here, single tokens, chunks of other sizes.

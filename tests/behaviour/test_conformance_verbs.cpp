@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 
 #include "conformance.hpp"
@@ -41,29 +40,6 @@ TEST_CASE("conformance: compress_every = n equals chunks of n") {
   }
 }
 
-/// append, attend, observe, compress, as an engine with its own loop calls them. With `rows` the
-/// policy is shown the attention that `attend` handed out, else the queries.
-void by_hand(AnyCache& cache, const Chunk<float>& chunk, bool rows) {
-  cache.append(0, chunk);
-  const Index heads = cache.config().num_kv_heads;
-  Index stride = 0;
-  for (Index h = 0; h < heads; ++h) stride = std::max(stride, cache.length(0, h));
-  std::vector<float> attention(static_cast<std::size_t>(chunk.k.tokens * heads * stride), -1.0f);
-  const tersekv::AttentionRows<float> out{.data = attention.data(),
-                                          .rows = chunk.k.tokens,
-                                          .row_stride = heads * stride,
-                                          .head_stride = stride};
-  cache.attend(0, chunk.q, chunk.out,
-               {.lse = chunk.lse, .rows = rows ? out : tersekv::AttentionRows<float>{}});
-  if (rows) {
-    cache.observe(0, tersekv::AttentionRows<const float>{out.data, out.rows, out.row_stride,
-                                                         out.head_stride});
-  } else {
-    cache.observe(0, chunk.q);
-  }
-  cache.compress(0);
-}
-
 TEST_CASE("conformance: append, attend, observe, compress equal extend") {
   FOR_EACH_POLICY(policy) {
     for (const Storage storage : kStorages) {
@@ -78,7 +54,8 @@ TEST_CASE("conformance: append, attend, observe, compress equal extend") {
         const auto four_verbs = policy.make(config, {.storage = storage});
         Index at = 0;
         for (const Index size : kTalk) {
-          by_hand(*four_verbs, handled.chunk(at, size), rows);
+          four_verbs->append(0, handled.chunk(at, size));
+          attend_and_compress(*four_verbs, handled.chunk(at, size), rows);
           at += size;
         }
         CHECK(same_outputs(handled, extended));

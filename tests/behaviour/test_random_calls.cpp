@@ -60,26 +60,6 @@ Tokens random_tokens(support::Random& random, const CacheConfig& config) {
   return tokens;
 }
 
-/// Rows of attention of one sequence, with room for its longest head and -1 where none is written.
-struct Rows {
-  Rows(const AnyCache& cache, Index sequence, Index count)
-      : heads(cache.config().num_kv_heads), rows(count) {
-    for (Index h = 0; h < heads; ++h) longest = std::max(longest, cache.length(sequence, h));
-    data.assign(static_cast<std::size_t>(rows * heads * longest), -1.0f);
-  }
-  tersekv::AttentionRows<float> view() { return {data.data(), rows, heads * longest, longest}; }
-  tersekv::AttentionRows<const float> given() const {
-    return {data.data(), rows, heads * longest, longest};
-  }
-  std::vector<float> of_head(Index h) const {  // of the first row
-    const auto from = data.begin() + h * longest;
-    return {from, from + longest};
-  }
-
-  Index heads, rows, longest = 0;
-  std::vector<float> data;
-};
-
 /// A cache, and how it is fed.
 struct Contestant {
   std::unique_ptr<AnyCache> cache;
@@ -93,15 +73,7 @@ struct Contestant {
       cache->append(chunk.sequence, chunk);
       cache->append(chunk.sequence, wrong.all(chunk.sequence));
       cache->rewind(chunk.sequence, wrong.count);
-      Rows rows(*cache, chunk.sequence, chunk.k.tokens);
-      if (by == verbs_and_rows) {
-        cache->attend(chunk.sequence, chunk.q, chunk.out, {.lse = chunk.lse, .rows = rows.view()});
-        cache->observe(chunk.sequence, rows.given());
-      } else {
-        cache->attend(chunk.sequence, chunk.q, chunk.out, {.lse = chunk.lse});
-        cache->observe(chunk.sequence, chunk.q);
-      }
-      cache->compress(chunk.sequence);
+      attend_and_compress(*cache, chunk, by == verbs_and_rows);
     }
   }
 };
@@ -147,7 +119,7 @@ Verdict attends_to_entries(AnyCache& cache, const PolicyCase& policy, Index sequ
   const CacheConfig& config = cache.config();
   if (cache.tokens_seen(sequence) == 0) return {};
   Tokens token(random, config, 1);
-  Rows rows(cache, sequence, 1);
+  RowsOfAttention rows(cache, sequence, 1);
   const Chunk<float> chunk = token.all(sequence);
   cache.attend(sequence, chunk.q, chunk.out, {.lse = chunk.lse, .rows = rows.view()});
   const Index group = config.num_q_heads / config.num_kv_heads, dim = config.head_dim;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "cuda/device_tokens.hpp"
+#include "support/compare.hpp"
 
 namespace on_device {
 
@@ -19,6 +22,28 @@ inline tersekv::CacheConfig small_config(Index sequences, Index budget) {
 }
 inline Tokens small_tokens(support::Random& random, Index count) {
   return Tokens(random, count, kHeads, kGroup, kDim);
+}
+
+/// Launches of other shapes (more rows at once, other splits) add up in another order.
+inline constexpr double kRounding = 1e-5;
+inline bool close(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && static_cast<bool>(support::close_all(a, b, kRounding, kRounding));
+}
+
+template <class Cache>
+void same_entries(Cache& a, Index sequence_a, Cache& b, Index sequence_b) {
+  const auto host_a = a.synchronize_to_host(), host_b = b.synchronize_to_host();
+  for (Index h = 0; h < kHeads; ++h) {
+    const auto x = host_a.entries(sequence_a, h), y = host_b.entries(sequence_b, h);
+    REQUIRE(x.size() == y.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      CHECK(x[i].position == y[i].position);
+      CHECK(x[i].weight == y[i].weight);
+      CHECK(support::close(x[i].score, y[i].score, kRounding, kRounding));
+      CHECK(support::close_all(x[i].key, y[i].key, kRounding, kRounding));
+      CHECK(support::close_all(x[i].value, y[i].value, kRounding, kRounding));
+    }
+  }
 }
 
 }  // namespace on_device

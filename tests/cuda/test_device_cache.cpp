@@ -15,40 +15,16 @@
 
 using namespace tersekv;
 using on_device::Array;
+using on_device::close;
 using on_device::kDim;
 using on_device::kGroup;
 using on_device::kHeads;
+using on_device::same_entries;
 using on_device::small_config;
 using on_device::small_tokens;
 using on_device::SmallCache;
 using on_device::Tokens;
 using support::Random;
-
-namespace {
-
-/// Launches of other shapes (more rows at once, other splits) add up in another order.
-constexpr double kRounding = 1e-5;
-bool close(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && static_cast<bool>(support::close_all(a, b, kRounding, kRounding));
-}
-
-template <class Cache>
-void same_entries(Cache& a, Index sequence_a, Cache& b, Index sequence_b) {
-  const auto host_a = a.synchronize_to_host(), host_b = b.synchronize_to_host();
-  for (Index h = 0; h < kHeads; ++h) {
-    const auto x = host_a.entries(sequence_a, h), y = host_b.entries(sequence_b, h);
-    REQUIRE(x.size() == y.size());
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      CHECK(x[i].position == y[i].position);
-      CHECK(x[i].weight == y[i].weight);
-      CHECK(support::close(x[i].score, y[i].score, kRounding, kRounding));
-      CHECK(support::close_all(x[i].key, y[i].key, kRounding, kRounding));
-      CHECK(support::close_all(x[i].value, y[i].value, kRounding, kRounding));
-    }
-  }
-}
-
-}  // namespace
 
 TEST_CASE("device: a batch of unequal sequences is each of them alone", "[small]") {
   on_device::require_device();

@@ -34,21 +34,11 @@ void check_guesses() {
     rewound.template attend<float>({0, 2}, b.q, b.out);
     rewound.template observe<const float>({0, 2}, b.q);
     rewound.compress({0, 2});
-    const std::vector<float> got = right.out();
-    CHECK(support::close_all(got, want, 1e-5, 1e-5));
+    CHECK(on_device::close(right.out(), want));
   }
-  const auto a = plain.synchronize_to_host(), b = rewound.synchronize_to_host();
   for (Index s = 0; s < 2; ++s) {
-    for (Index h = 0; h < on_device::kHeads; ++h) {
-      const auto x = a.entries(s, h), y = b.entries(s, h);
-      REQUIRE(x.size() == y.size());
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        CHECK(x[i].position == y[i].position);
-        CHECK(x[i].weight == y[i].weight);
-        CHECK(support::close_all(x[i].value, y[i].value, 1e-5, 1e-5));
-      }
-    }
-    CHECK(b.tokens_seen(s) == a.tokens_seen(s));
+    on_device::same_entries(plain, s, rewound, s);
+    CHECK(rewound.tokens_seen(s) == plain.tokens_seen(s));
   }
 }
 
