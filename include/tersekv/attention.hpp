@@ -10,12 +10,14 @@
 #include "tersekv/attention_pairs.hpp"
 #include "tersekv/attention_request.hpp"
 #include "tersekv/attention_sums.hpp"
+#include "tersekv/attention_tiles.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/entry_attention.hpp"
 #include "tersekv/head.hpp"
 #include "tersekv/merge_states.hpp"
 #include "tersekv/running_softmax.hpp"
 #include "tersekv/simd_math.hpp"
+#include "tersekv/tile_weights.hpp"
 
 namespace tersekv {
 
@@ -46,7 +48,9 @@ class AttentionPass {
         dim_(head.head_dim()),
         row_floats_(padded_dim(dim_)),
         block_(block_entries(head.page_size())),
-        tile_(request.tokens == 1 && request.visible < kFarEntries ? kSection : block_),
+        tiled_(request, rows_, dim_, block_, buffers),
+        tile_(request.tokens == 1 && request.visible < kFarEntries && !tiled_.on() ? kSection
+                                                                                   : block_),
         from_memory_(request.tokens == 1 && request.visible >= kFarEntries),
         ask_(ask_of<Value>(std::min<Index>(rows_, kRowBlock), from_memory_)),
         key_order_(
@@ -60,6 +64,7 @@ class AttentionPass {
 
   /// All of the request by one worker.
   void run() {
+    const simd::TileSetup setup(tiled_.on());
     make_queries();
     section_ = total_;  // what joins nothing is the total
     section(0);
@@ -72,6 +77,7 @@ class AttentionPass {
   }
   /// Sections [first, last), into the buffers that workers share.
   void part(Index first, Index last) {
+    const simd::TileSetup setup(tiled_.on());
     make_queries();
     for (Index s = first; s < last; ++s) {
       section_ = shared_sums(s);
@@ -102,6 +108,7 @@ class AttentionPass {
   }
   /// The query rows as the keys' type wants them.
   [[gnu::noinline]] void make_queries() {
+    if (tiled_.on()) return tiled_.make_queries(request_.query, scale());
     if constexpr (kPairs) {
       if (make_pairs(request_.query, rows_, dim_, buffers_.pairs)) pairs_ = buffers_.pairs;
     } else if constexpr (Codec<Key>::scaled) {
@@ -125,7 +132,8 @@ class AttentionPass {
       for (Index at = start; at < stop; at += block_) {
         logits(at, std::min(block_, stop - at), blind, after_keys(at, start, stop));
       }
-      softmax(start, stop - start, blind, weights(start, stop));
+      softmax(start, stop - start, blind,
+              tile_weights(head_, request_.alpha, start, stop, buffers_.weights));
       if (request_.out != nullptr) values(start, stop, blind);
     }
     softmax_.finish();
@@ -168,6 +176,19 @@ class AttentionPass {
   const Value* values_at(Index start) const {
     return head_.value_page(head_.page_index(start)) + head_.in_page(start) * dim_;
   }
+  /// Null where there are none.
+  const float* key_scales(Index start) const {
+    if constexpr (!Codec<Key>::scaled)
+      return nullptr;
+    else
+      return head_.key_scale_page(head_.page_index(start)) + head_.in_page(start);
+  }
+  const float* value_scales(Index start) const {
+    if constexpr (!Codec<Value>::scaled)
+      return nullptr;
+    else
+      return head_.value_scale_page(head_.page_index(start)) + head_.in_page(start);
+  }
   /// Logits of row r from `start` on; those of the next row lie a tile further.
   float* row_of(Index r, Index start) const {
     return kept_ ? buffers_.shared.kept + tile_of(start) * group_ * tile_ + in_tile(r, start)
@@ -184,10 +205,12 @@ class AttentionPass {
         index < last_page()) {
       head_.ask_for_scales(index + 1);
     }
-    if constexpr (Codec<Key>::scaled) {
+    if (tiled_.on()) {
+      tiled_.logits(keys_at(start), ahead, key_scales(start), page, entries, blind,
+                    row_of(0, start), tile_);
+    } else if constexpr (Codec<Key>::scaled) {
       byte_key_tile(keys_at(start), ahead, from_memory_, page, dim_, vectors,
-                    byte_queries_.from(blind), rows_ - blind, head_.key_scale_page(index) + place,
-                    false, out, tile_);
+                    byte_queries_.from(blind), rows_ - blind, key_scales(start), false, out, tile_);
     } else if constexpr (kPairs) {
       pair_tile(keys_at(start), ahead, key_order_, page, dim_, vectors,
                 request_.query + blind * dim_,
@@ -205,43 +228,6 @@ class AttentionPass {
         simd::store(to + i, simd::load(row + i) * simd::kLn2);
       }
     }
-  }
-
-  /// The weights of a tile, in whole vectors.
-  TileWeights weights(Index start, Index stop) {
-    if (request_.alpha == 0.0f || !head_.has_weights()) return {};
-    const simd::Floats one = simd::broadcast(1.0f);
-    const float alpha = request_.alpha;
-    const auto for_each = [&](auto&& f) {
-      for (Index at = start; at < stop; at += block_) {
-        const float* given = head_.weight_page(head_.page_index(at)) + head_.in_page(at);
-        for (Index i = at; i < std::min(at + block_, stop); i += simd::kLanes) {
-          const simd::Floats some = simd::load(given + (i - at));
-          // Of dead slots they may be anything.
-          f(i - start, i + simd::kLanes > stop ? simd::first_lanes(some, stop - i, one) : some);
-        }
-      }
-    };
-    float *powers = buffers_.weights, *factors = buffers_.weights + tile_;
-    simd::Floats least = one, most = one;
-    for_each([&](Index i, simd::Floats some) {
-      simd::store(factors + i, some);
-      least = simd::min(least, some);
-      most = simd::max(most, some);
-    });
-    const auto outside = [&](float low, float high) {
-      return simd::any_above(most, high) || simd::any_above(-least, -low);
-    };
-    if (!outside(1.0f, 1.0f)) return {};  // most pages hold tokens as they came
-    const bool plain = alpha >= 0.0f && alpha <= 1.0f &&
-                       !outside(TileWeights::kLeastPlain, TileWeights::kMostPlain);
-    if (plain && alpha == 1.0f) return {TileWeights::plain, factors};
-    for_each([&](Index i, simd::Floats some) {
-      const auto scaled = simd::ScaledWeight::of(some, alpha);
-      simd::store(powers + i, scaled.power);
-      simd::store(factors + i, plain ? scaled.value() : scaled.factor);
-    });
-    return {plain ? TileWeights::plain : TileWeights::scaled, factors, powers};
   }
 
   void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {
@@ -264,11 +250,14 @@ class AttentionPass {
   /// Of the tile [start, stop).
   void values(Index start, Index stop, Index blind) {
     const float* factors = softmax_.factors() + blind;
-    if constexpr (Codec<Value>::scaled) {
+    if (tiled_.on()) {
+      tiled_.values(values_at(start), after_values(start, stop), value_scales(start), stop - start,
+                    row_of(0, start), tile_, blind, softmax_.factors(), section_.values(0),
+                    row_floats_);
+    } else if constexpr (Codec<Value>::scaled) {
       for (Index at = start; at < stop; at += block_, factors = nullptr) {
         const Index entries = std::min(block_, stop - at);
-        make_byte_shares(head_.value_scale_page(head_.page_index(at)) + head_.in_page(at), at,
-                         entries, blind);
+        make_byte_shares(value_scales(at), at, entries, blind);
         byte_value_tile(values_at(at), after_values(at, stop), from_memory_, dim_, entries,
                         buffers_.tile + in_tile(blind, at), rows_ - blind, tile_,
                         buffers_.share_units + blind, factors, section_.values(blind), row_floats_);
@@ -298,21 +287,9 @@ class AttentionPass {
   void make_byte_shares(const float* scales, Index start, Index entries, Index blind) {
     const Index padded = padded_dim(entries);
     for (Index r = blind; r < rows_; ++r) {
-      const float* row = row_of(r, start);
       float* shares = buffers_.tile + in_tile(r, start);
-      simd::Floats most = {};
-      Index i = 0;
-      for (; i + simd::kLanes <= entries; i += simd::kLanes) {
-        const simd::Floats share = simd::load(row + i) * simd::load(scales + i);
-        simd::store(shares + i, share);
-        most = simd::max(most, share);
-      }
-      if (i < padded) {  // scales of dead slots may be anything
-        for (Index j = i; j < entries; ++j) shares[j] = row[j] * scales[j];
-        std::fill(shares + entries, shares + padded, 0.0f);
-        for (; i < padded; i += simd::kLanes) most = simd::max(most, simd::load(shares + i));
-      }
-      buffers_.share_units[r] = to_unsigned_digits(shares, padded, simd::max(most), shares);
+      const float most = scaled_shares(row_of(r, start), scales, entries, padded, shares);
+      buffers_.share_units[r] = to_unsigned_digits(shares, padded, most, shares);
     }
   }
 
@@ -355,9 +332,11 @@ class AttentionPass {
   const AttentionRequest& request_;
   const AttentionBuffers& buffers_;
   Index group_, rows_, dim_, row_floats_;
-  Index block_, tile_;  // entries that lie together, and of a tile: a block or several
-  bool from_memory_;    // a guess
-  simd::Ask ask_;       // for what comes next
+  Index block_;  // entries that lie together
+  TiledAttention<Key, Value> tiled_;
+  Index tile_;        // entries of a tile: a block or several
+  bool from_memory_;  // a guess
+  simd::Ask ask_;     // for what comes next
   ReadingOrder key_order_, value_order_;
   int tile_shift_;  // log2(tile_)
   bool kept_;

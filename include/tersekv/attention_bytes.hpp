@@ -110,6 +110,25 @@ inline void byte_key_tile(const Int8* keys, const Int8* ahead, bool from_memory,
   }
 }
 
+/// shares[i] = row[i] * scales[i] for i < entries, with zeros up to `padded`, whole vectors;
+/// returns the largest. Both rows may be the same memory. None is negative.
+inline float scaled_shares(const float* row, const float* scales, Index entries, Index padded,
+                           float* shares) {
+  simd::Floats most = {};
+  Index i = 0;
+  for (; i + simd::kLanes <= entries; i += simd::kLanes) {
+    const simd::Floats share = simd::load(row + i) * simd::load(scales + i);
+    simd::store(shares + i, share);
+    most = simd::max(most, share);
+  }
+  if (i < padded) {  // scales of dead slots may be anything
+    for (Index j = i; j < entries; ++j) shares[j] = row[j] * scales[j];
+    std::fill(shares + entries, shares + padded, 0.0f);
+    for (; i < padded; i += simd::kLanes) most = simd::max(most, simd::load(shares + i));
+  }
+  return simd::max(most);
+}
+
 /// sums[r, d] = factors[r] * sums[r, d] + units[r] * sum_i digits[r, i] * values[i, d]. As
 /// value_block, for entries in fours.
 template <int Rows, int Vectors, simd::Ask ask>

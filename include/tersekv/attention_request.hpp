@@ -17,6 +17,10 @@ inline Index tokens_at_once(Index group, Index tokens) {
   return std::max<Index>(rows, 1);
 }
 
+/// Whether tile registers, where there are some, work on a head's tokens of a call: on so many
+/// query rows that pages are worth taking apart for them.
+inline bool is_tiled(Index tokens, Index group) { return tokens * group >= 32; }
+
 /// Entries of a section: sums over one join those over the sections before it. So partial sums of
 /// floats stay short, whatever the page size, and a million entries lose no more precision than a
 /// few thousand do; and workers may take sections of a head, with the same results to the bit.
@@ -45,6 +49,7 @@ struct AttentionBuffers {
   float* byte_queries = nullptr;  ///< [rows, padded_dim(head_dim)]
   float* byte_units = nullptr;    ///< [rows, ByteRows::kUnits]
   float* share_units = nullptr;   ///< [rows]
+  float* tiled = nullptr;         ///< TiledAttention's, for requests of many tokens
   SharedBuffers shared;
 };
 
@@ -60,6 +65,7 @@ struct AttentionRequest {
   float* lse = nullptr;        ///< [tokens, group_size]
   float* attention = nullptr;  ///< [visible] or null: reduced over the group; of one token
   float* logits = nullptr;     ///< [group_size, stride] or null: without the bias; of one token
+  bool tiled = false;          ///< of a call that is_tiled, and without attention and logits
 };
 
 }  // namespace tersekv

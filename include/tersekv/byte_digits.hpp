@@ -32,42 +32,57 @@ inline float largest_magnitude(const float* x, Index n) {
   return simd::max(most);
 }
 
-/// Numbers of either sign, in signed digits; `sums` are those of the digits, each kind by itself.
-/// x [n] and digits (room for n floats) may be the same memory; n is whole vectors. Returns the
-/// unit; where all is below kLeastDigits, digits are 0. O(n).
-inline float to_signed_digits(const float* x, Index n, float* digits,
-                              std::int32_t (&sums)[kDigits]) {
+/// Numbers of either sign in signed digits: f(i, lower digits, upper digits) for those from x[i]
+/// on. Returns the unit; where all is below kLeastDigits, digits are 0. n is whole vectors. O(n).
+template <class F>
+inline float signed_digits(const float* x, Index n, F&& f) {
   constexpr float most = 127.0f * 256.0f;
   const float size = largest_magnitude(x, n), inverse = size < kLeastDigits ? 0.0f : most / size;
-  simd::Ints total[kDigits] = {};
   for (Index i = 0; i < n; i += simd::kLanes) {
     const simd::Floats scaled = simd::round(simd::load(x + i) * inverse);
     const simd::Ints whole = __builtin_convertvector(scaled, simd::Ints);
-    const simd::Ints lower = ((whole + 128) & 255) - 128, upper = (whole - lower) >> 8;
+    const simd::Ints lower = ((whole + 128) & 255) - 128;
+    f(i, lower, (whole - lower) >> 8);
+  }
+  return size / most;
+}
+/// Numbers from 0 to `size`, the largest of them, in unsigned digits: f(i, numbers of two digits);
+/// otherwise the same.
+template <class F>
+inline float unsigned_digits(const float* x, Index n, float size, F&& f) {
+  constexpr float most = 255.0f * 256.0f;
+  const float inverse = size < kLeastDigits ? 0.0f : most / size;
+  for (Index i = 0; i < n; i += simd::kLanes) {
+    const simd::Floats scaled = simd::round(simd::load(x + i) * inverse);
+    f(i, __builtin_convertvector(scaled, simd::Ints));
+  }
+  return size / most;
+}
+
+/// Signed digits as they lie together; `sums` are those of the digits, each kind by itself. x [n]
+/// and digits (room for n floats) may be the same memory.
+inline float to_signed_digits(const float* x, Index n, float* digits,
+                              std::int32_t (&sums)[kDigits]) {
+  simd::Ints total[kDigits] = {};
+  const float unit = signed_digits(x, n, [&](Index i, simd::Ints lower, simd::Ints upper) {
     total[0] += lower;
     total[1] += upper;
     const simd::Ints packed = (lower & 255) | (upper & 255) << 8;
     const simd::Ints digit_major = simd::transpose_bytes(packed);
     std::memcpy(digits + i, &digit_major, sizeof digit_major);
-  }
+  });
   TERSEKV_HOST_UNROLL for (int c = 0; c < kDigits; ++c) {
     sums[c] = 0;
     for (int lane = 0; lane < simd::kLanes; ++lane) sums[c] += total[c][lane];
   }
-  return size / most;
+  return unit;
 }
-
-/// Numbers from 0 to `size`, the largest of them, in unsigned digits; otherwise the same.
+/// Unsigned ones.
 inline float to_unsigned_digits(const float* x, Index n, float size, float* digits) {
-  constexpr float most = 255.0f * 256.0f;
-  const float inverse = size < kLeastDigits ? 0.0f : most / size;
-  for (Index i = 0; i < n; i += simd::kLanes) {
-    const simd::Floats scaled = simd::round(simd::load(x + i) * inverse);
-    const simd::Ints digit_major =
-        simd::transpose_bytes(__builtin_convertvector(scaled, simd::Ints));
+  return unsigned_digits(x, n, size, [&](Index i, simd::Ints whole) {
+    const simd::Ints digit_major = simd::transpose_bytes(whole);
     std::memcpy(digits + i, &digit_major, sizeof digit_major);
-  }
-  return size / most;
+  });
 }
 
 /// What two sums of products of digits stand for, in units.

@@ -214,7 +214,8 @@ class HeadWorker {
                    const TokenView<T>& out, float* lse, Index part = 0, Index parts = 1) {
     const Index at_once = spaces_.worker.tokens;
     for (Index r = first + part * at_once; r < last; r += parts * at_once) {
-      const AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
+      AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
+      request.tiled = is_tiled(q.tokens, head_.shape().group_size);
       tersekv::attend(head_, request, spaces_.attention());
       write(request, start + r, out, lse);
     }

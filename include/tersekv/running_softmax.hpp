@@ -8,20 +8,9 @@
 #include "tersekv/attention_sums.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/simd_math.hpp"
+#include "tersekv/tile_weights.hpp"
 
 namespace tersekv::detail {
-
-/// The weights of a tile's entries, to the power of alpha.
-struct TileWeights {
-  enum Kind { one, plain, scaled };
-  Kind kind = one;
-  const float* factors = nullptr;  ///< plain: they themselves, from kLeastPlain to kMostPlain
-  const float* powers = nullptr;   ///< scaled: they are 2^powers[i] * factors[i]
-
-  /// What exponentials may be multiplied by as it is: they stay far from what a float cannot hold,
-  /// and what is lowest is hardly higher for it.
-  static constexpr float kLeastPlain = 0x1p-10f, kMostPlain = 0x1p40f;
-};
 
 /// The exponentials of several rows whose logits come tile by tile, and their sums, relative to a
 /// power of two near the highest exponential so far. Changing that is exact, and equal logits get

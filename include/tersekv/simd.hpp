@@ -55,6 +55,7 @@ inline constexpr int kMostLanes = 16;
 
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
+using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
 
 inline Floats broadcast(float x) {
 #if defined(__AVX512F__)
@@ -219,6 +220,12 @@ inline Ints load_bytes(const void* p) {
   std::memcpy(&bytes, p, sizeof bytes);
   return bytes;
 }
+/// The lowest byte of each lane.
+inline void store_low_bytes(void* p, Ints v) {
+  using Bytes = std::int8_t __attribute__((vector_size(kLanes)));
+  const Bytes low = __builtin_convertvector(v, Bytes);
+  std::memcpy(p, &low, sizeof low);
+}
 /// The same four bytes in every lane.
 inline Ints broadcast_bytes(const void* p) {
   std::int32_t four;
@@ -266,6 +273,24 @@ inline Ints transpose_bytes(Ints x) {
   return std::bit_cast<Ints>(__builtin_shufflevector(b, b, TERSEKV_FOUR(0), TERSEKV_FOUR(16)));
 #else
   return std::bit_cast<Ints>(__builtin_shufflevector(b, b, TERSEKV_FOUR(0)));
+#endif
+#undef TERSEKV_FOUR
+}
+
+/// The upper halves of a's lanes, then of b's.
+inline auto upper_halves(Words a, Words b) {
+  using Halves = std::uint16_t __attribute__((vector_size(4 * kLanes)));
+  const auto x = std::bit_cast<Halves>(a), y = std::bit_cast<Halves>(b);
+#define TERSEKV_FOUR(i) i + 1, i + 3, i + 5, i + 7
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(x, y, TERSEKV_FOUR(0), TERSEKV_FOUR(8), TERSEKV_FOUR(16),
+                                 TERSEKV_FOUR(24), TERSEKV_FOUR(32), TERSEKV_FOUR(40),
+                                 TERSEKV_FOUR(48), TERSEKV_FOUR(56));
+#elif defined(__AVX__)
+  return __builtin_shufflevector(x, y, TERSEKV_FOUR(0), TERSEKV_FOUR(8), TERSEKV_FOUR(16),
+                                 TERSEKV_FOUR(24));
+#else
+  return __builtin_shufflevector(x, y, TERSEKV_FOUR(0), TERSEKV_FOUR(8));
 #endif
 #undef TERSEKV_FOUR
 }

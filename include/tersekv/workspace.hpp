@@ -26,15 +26,19 @@ struct WorkspaceForm {
   bool has_bytes = false;    ///< keys or values are of a scaled codec
   bool has_pairs = false;    ///< keys are BFloat16: the same bytes on every machine
   bool has_weights = false;  ///< the policy's entries do
+  /// Room for TiledAttention: of so many rows, a head_dim and a block's entries; null if not there.
+  Index (*tiled_room)(Index, Index, Index) = nullptr;
 
   template <class PolicyType, class KeyCodec, class ValueCodec>
   static WorkspaceForm of(Index page_size, const Shape& shape) {
+    using Tiled = TiledAttention<KeyCodec, ValueCodec>;
     return {page_size,
             shape,
             PolicyType::observes,
             Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled,
             std::is_same_v<KeyCodec, BFloat16>,
-            PolicyType::uses_weights};
+            PolicyType::uses_weights,
+            Tiled::exist ? Tiled::room : nullptr};
   }
   Index whole_pages(Index entries) const {
     return (entries + page_size - 1) / page_size * page_size;
@@ -72,8 +76,8 @@ struct WorkerBuffers {
   void cut(Cutter& take, const Extent& room, const WorkspaceForm& form) {
     const Index group = form.shape.group_size, dim = form.shape.head_dim;
     tokens = tokens_at_once(group, room.tokens);
-    const Index rows = tokens * group;
-    attention.tile = take(std::max(rows * block_entries(form.page_size), group * kSection));
+    const Index rows = tokens * group, block = block_entries(form.page_size);
+    attention.tile = take(std::max(whole_tile_rows(rows) * block, group * kSection));
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
     attention.softmax = take(RunningSoftmax::floats(rows));
     attention.weights = take(2 * kSection, form.has_weights);
@@ -81,6 +85,8 @@ struct WorkerBuffers {
     attention.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
     attention.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
     attention.share_units = take(rows, form.has_bytes);
+    const bool tiled = form.tiled_room != nullptr && is_tiled(room.tokens, group);
+    attention.tiled = take(tiled ? form.tiled_room(rows, dim, block) : 0, tiled);
     query = take(rows * dim);
     out = take(rows * dim);
     lse = take(rows);
