@@ -49,8 +49,8 @@ class EmulatedTiles {
             }
             std::memcpy(sum, &so_far, 4);
           } else {
-            using Left = std::conditional_t<product == TileProduct::signed_bytes, std::int8_t,
-                                            std::uint8_t>;
+            using Left =
+                std::conditional_t<product == TileProduct::signed_bytes, std::int8_t, std::uint8_t>;
             auto so_far = as<std::int32_t>(sum);
             for (int e = 0; e < 4; ++e) so_far += as<Left>(a + e) * as<std::int8_t>(b + e);
             std::memcpy(sum, &so_far, 4);

@@ -12,24 +12,34 @@
 
 using support::GivenWeights;
 using support::Random;
+using tersekv::BFloat16;
 using tersekv::Half;
 using tersekv::Index;
 using tersekv::Int8;
 
 namespace {
 
+/// Shapes of such calls.
+struct Shapes {
+  std::vector<Index> dims = {1, 3, 8, 20, 64, 80, 130};
+  Index most_entries = 150, page_size = 16;
+  bool many_rows = false;
+};
+
 template <class Codec>
-void attends_to_several_tokens_at_once(std::uint64_t seed, double tolerance = 1e-5) {
+void attends_to_several_tokens_at_once(std::uint64_t seed, double tolerance = 1e-5,
+                                       const Shapes& shapes = {}) {
   Random random(seed);
   INFO(random);
   for (int i = 0; i < 60; ++i) {
-    const Index dim = random.pick(std::vector<Index>{1, 3, 8, 20, 64, 80, 130}),
-                group = random.integer(1, 5);
-    const Index length = random.integer(1, 150), rows = random.integer(1, length);
+    const Index dim = random.pick(shapes.dims), group = random.integer(1, 5);
+    const Index least = shapes.many_rows ? 32 / group + 1 : 1;
+    const Index length = random.integer(least, shapes.most_entries),
+                rows = random.integer(least, length);
     const auto q = random.normals(rows * group * dim), k = random.normals(length * dim);
     const auto v = random.normals(length * dim);
     tersekv::KVCache<GivenWeights, Codec> cache(
-        {.num_q_heads = group, .num_kv_heads = 1, .head_dim = dim, .page_size = 16});
+        {.num_q_heads = group, .num_kv_heads = 1, .head_dim = dim, .page_size = shapes.page_size});
     const std::vector<float> ones(static_cast<std::size_t>(length), 1.0f);
     cache.append(0, tersekv::nhd_view(k.data(), length, 1, dim),
                  tersekv::nhd_view(v.data(), length, 1, dim), {ones.data(), 1});
@@ -56,4 +66,15 @@ TEST_CASE("several tokens attend at once, each to what came before it") {
   attends_to_several_tokens_at_once<float>(20);
   attends_to_several_tokens_at_once<Half>(21);
   attends_to_several_tokens_at_once<Int8>(22, 1e-4);
+}
+
+TEST_CASE("so do many, in pages that tile registers may work on") {
+  for (const Index page_size : {64, 128}) {
+    const Shapes shapes{
+        .dims = {16, 64, 80, 128}, .most_entries = 400, .page_size = page_size, .many_rows = true};
+    attends_to_several_tokens_at_once<float>(23, 1e-5, shapes);
+    attends_to_several_tokens_at_once<Half>(24, 5e-5, shapes);
+    attends_to_several_tokens_at_once<BFloat16>(25, 5e-5, shapes);
+    attends_to_several_tokens_at_once<Int8>(26, 1e-4, shapes);
+  }
 }

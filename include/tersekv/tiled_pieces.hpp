@@ -114,16 +114,16 @@ template <class T>
 }
 
 /// out[r, c] = <left r, right c> for rows [first, last), in whole tiles, and all columns. Of the
-/// products of two pieces those count that Pieces of the left would hold, small ones first, so that
-/// they are added up among themselves.
-template <int Pieces, int RightCount, class Tiles>
+/// products of two pieces those count that a float would hold, small ones first, so that they are
+/// added up among themselves.
+template <int RightCount, class Tiles>
 inline void piece_products(const Tiles& tiles, const LeftPieces& left, int left_count,
                            const RightPieces& right, Index first, Index last, float* out,
                            Index stride) {
   const auto products = [&]<int Lefts, int Rights>(
       const TileGrid<Lefts, Rights, Tiles>& grid, Index r, Index c) __attribute__((always_inline)) {
     grid.clear();
-    for (int order = Pieces - 1; order >= 0; --order) {
+    for (int order = kQueryPieces - 1; order >= 0; --order) {
       for (int p = std::max(0, order - RightCount + 1); p <= std::min(order, left_count - 1); ++p) {
         const std::uint16_t* a = left.at + p * left.piece + r * left.terms;
         const std::uint16_t* b = right.at + (order - p) * right.piece + 2 * c;
@@ -187,8 +187,8 @@ class TiledPieces {
       const Index columns = padded_dim(entries);
       const RightPieces page{page_, columns, queries_.terms * columns};
       split_terms(keys, ahead, page_size, dim_, page);
-      piece_products<kQueryPieces, kPieces<Key>>(Tiles(), queries_, query_pieces_, page, first,
-                                                 rows_, out, stride);
+      piece_products<kPieces<Key>>(Tiles(), queries_, query_pieces_, page, first, rows_, out,
+                                   stride);
       for (Index r = first; r < rows_; ++r) {
         for (Index i = 0; i < columns; i += simd::kLanes) {
           float* at = out + r * stride + i;
@@ -211,8 +211,8 @@ class TiledPieces {
         for (Index r = from; r < end; ++r) {
           split_row<kSharePieces>(exponentials + r * stride, entries, shares, r - start);
         }
-        piece_products<kSharePieces, kPieces<Value>>(Tiles(), shares, kSharePieces, page,
-                                                     from - start, end - start, products_, dim_);
+        piece_products<kPieces<Value>>(Tiles(), shares, kSharePieces, page, from - start,
+                                       end - start, products_, dim_);
         for (Index r = from; r < end; ++r) {
           const float* product = products_ + (r - start) * dim_;
           float* to = sums + r * sum_stride;

@@ -77,7 +77,9 @@ struct WorkerBuffers {
     const Index group = form.shape.group_size, dim = form.shape.head_dim;
     tokens = tokens_at_once(group, room.tokens);
     const Index rows = tokens * group, block = block_entries(form.page_size);
-    attention.tile = take(std::max(whole_tile_rows(rows) * block, group * kSection));
+    const bool tiled = form.tiled_room != nullptr && is_tiled(room.tokens, group);
+    attention.tile =
+        take(std::max((tiled ? whole_tile_rows(rows) : rows) * block, group * kSection));
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
     attention.softmax = take(RunningSoftmax::floats(rows));
     attention.weights = take(2 * kSection, form.has_weights);
@@ -85,7 +87,6 @@ struct WorkerBuffers {
     attention.byte_queries = take(rows * padded_dim(dim), form.has_bytes);
     attention.byte_units = take(rows * ByteRows::kUnits, form.has_bytes);
     attention.share_units = take(rows, form.has_bytes);
-    const bool tiled = form.tiled_room != nullptr && is_tiled(room.tokens, group);
     attention.tiled = take(tiled ? form.tiled_room(rows, dim, block) : 0, tiled);
     query = take(rows * dim);
     out = take(rows * dim);

@@ -185,10 +185,18 @@ void feed_some(std::vector<Contestant>& all, Index sequence, support::Random& ra
     for (std::size_t i = 0; i < own.size(); ++i) chunks.push_back(own[i].all(named[i]));
     Tokens wrong(random, config, random.integer(1, 40));
     each.feed(chunks, every, wrong);
-    if (first.empty())
+    if (first.empty()) {
       first = std::move(own);
-    else
-      for (std::size_t i = 0; i < own.size(); ++i) REQUIRE(same_outputs(own[i], first[i]));
+      continue;
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (each.by == all[0].by || !tersekv::simd::Tiles::exist) {
+        REQUIRE(same_outputs(own[i], first[i]));
+      } else {  // tile registers do not work on a prompt's rows whose attention is wanted
+        REQUIRE(support::close_all(own[i].out, first[i].out, 1e-4, 1e-4));
+        REQUIRE(support::close_all(own[i].lse, first[i].lse, 1e-5, 1e-5));
+      }
+    }
   }
 }
 
