@@ -17,9 +17,9 @@ inline Index tokens_at_once(Index group, Index tokens) {
   return std::max<Index>(rows, 1);
 }
 
-/// Whether tile registers, where there are some, work on a head's tokens of a call: on so many
-/// query rows that pages are worth taking apart for them.
-inline bool is_tiled(Index tokens, Index group) { return tokens * group >= 32; }
+/// Whether tile registers, where there are some, work on so many tokens of a call: only for so many
+/// query rows are pages worth taking apart.
+inline bool is_tiled(Index tokens, Index group) { return tokens > 1 && tokens * group > kFewRows; }
 
 /// Entries of a section: sums over one join those over the sections before it. So partial sums of
 /// floats stay short, whatever the page size, and a million entries lose no more precision than a
