@@ -38,6 +38,7 @@ class AnyCache {
   virtual void extend(std::span<const Chunk<float>>, tersekv::ExtendOptions = {}) = 0;
   virtual void append(Index sequence, const Chunk<float>& tokens) = 0;  // its k, v, token_scores
   virtual void rewind(Index sequence, Index tokens) = 0;
+  virtual void copy(Index from, Index to) = 0;
   virtual void attend(Index sequence, tersekv::TokenView<const float> q,
                       tersekv::TokenView<float> out, tersekv::AttendOutputs outputs) = 0;
   /// Throws std::logic_error where the policy observes logits.

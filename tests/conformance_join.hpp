@@ -63,6 +63,7 @@ class Model final : public AnyCache {
     cache_.append(sequence, tokens.k, tokens.v, tokens.token_scores);
   }
   void rewind(Index sequence, Index tokens) override { cache_.rewind(sequence, tokens); }
+  void copy(Index from, Index to) override { cache_.copy(from, to); }
   void attend(Index sequence, tersekv::TokenView<const float> q, tersekv::TokenView<float> out,
               tersekv::AttendOutputs outputs) override {
     cache_.attend(sequence, q, out, outputs);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "given_weights.hpp"
+#include "support/compare.hpp"
 #include "support/random.hpp"
 
 using support::GivenWeights;
@@ -60,9 +61,14 @@ TEMPLATE_TEST_CASE("a row's attention is the same bits alone and among others", 
       for (const bool weighted : {false, true}) {
         INFO("head_dim " << dim << ", length " << length << (weighted ? ", weighted" : ""));
         const std::vector<float> alone = last_row<TestType>(dim, length, 0, weighted);
-        for (const Index others : {1, 2, 3, 15, 30}) {
+        // Of many rows tile registers take those of 16 bits, and round otherwise.
+        const bool tiled = tersekv::simd::Tiles::granted() && sizeof(TestType) == 2;
+        const auto of_many = tiled ? last_row<TestType>(dim, length, 17, weighted) : alone;
+        CHECK(support::close_all(of_many, alone, 1e-4, 1e-4));
+        for (const Index others : {1, 2, 3, 15, 16, 30, 39}) {
           INFO(others << " others");
-          CHECK(last_row<TestType>(dim, length, others, weighted) == alone);
+          const auto row = last_row<TestType>(dim, length, others, weighted);
+          CHECK(row == (others < 16 ? alone : of_many));
         }
       }
     }

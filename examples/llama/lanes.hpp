@@ -30,6 +30,7 @@ inline Floats load_halves(const std::byte* at) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }
 inline Bytes load_bytes(const std::byte* at) { return _mm512_loadu_si512(at); }
+inline void store_bytes(Bytes b, std::byte* at) { _mm512_storeu_si512(at, b); }
 inline Bytes low_halves(Bytes b) { return _mm512_and_si512(b, _mm512_set1_epi8(15)); }
 inline Bytes high_halves(Bytes b) {
   return _mm512_and_si512(_mm512_srli_epi16(b, 4), _mm512_set1_epi8(15));

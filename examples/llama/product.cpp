@@ -4,9 +4,13 @@
 #include <algorithm>
 
 #include "lanes.hpp"
+#include "tersekv/simd_tiles.hpp"
 
 namespace llama {
 namespace {
+
+using tersekv::simd::Tiles;
+using tersekv::simd::TileSetup;
 
 // Rows of x that meet a tile's block while its levels are in registers.
 constexpr std::int64_t kMostRows = 8;
@@ -16,21 +20,21 @@ constexpr std::int64_t kRowsAtOnce = 128;
 
 // The unsigned levels of a tile's block: 8 groups of 4 columns.
 template <TensorType type>
-void load_levels(const std::byte* block, lanes::Bytes (&levels)[8]) {
+[[gnu::always_inline]] inline void load_levels(const std::byte* block, lanes::Bytes (&levels)[8]) {
   constexpr LevelFormat format = level_format(type);
   constexpr TileLayout layout(format);
   const std::byte* at = block + layout.levels;
   if constexpr (format.bits == 8) {
-    for (int g = 0; g < 8; ++g) levels[g] = lanes::load_bytes(at + 64 * g);
+    TERSEKV_HOST_UNROLL for (int g = 0; g < 8; ++g) levels[g] = lanes::load_bytes(at + 64 * g);
   } else {
-    for (int g = 0; g < 4; ++g) {
+    TERSEKV_HOST_UNROLL for (int g = 0; g < 4; ++g) {
       const lanes::Bytes both = lanes::load_bytes(at + 64 * g);
       levels[g] = lanes::low_halves(both);
       levels[g + 4] = lanes::high_halves(both);
     }
   }
   if constexpr (format.bits == 5) {
-    for (int g = 0; g < 8; ++g) {
+    TERSEKV_HOST_UNROLL for (int g = 0; g < 8; ++g) {
       levels[g] = lanes::add_fifths(levels[g], block + layout.fifths + 8 * g);
     }
   }
@@ -83,6 +87,84 @@ void multiply_tile(const std::byte* tile, const RoundedRows& x, std::int64_t fir
   for (std::int64_t r = 0; r < kRows; ++r) lanes::store(sums[r], count, y + r * stride);
 }
 
+// Whether there are tile registers, and rows enough for them.
+bool by_registers(const RoundedRows& x) { return x.rows() >= kTileRows && Tiles::granted(); }
+
+#if TERSEKV_TILES && defined(TERSEKV_LLAMA_AVX512)
+// A block's levels where a tile register can load them from.
+template <TensorType type>
+[[gnu::always_inline]] inline const std::byte* spread_levels(const std::byte* block,
+                                                             std::byte (&spread)[8][64]) {
+  constexpr LevelFormat format = level_format(type);
+  if constexpr (format.bits == 8) return block + TileLayout(format).levels;
+  lanes::Bytes groups[8];
+  load_levels<type>(block, groups);
+  TERSEKV_HOST_UNROLL for (int g = 0; g < 8; ++g) lanes::store_bytes(groups[g], spread[g]);
+  return spread[0];
+}
+
+// The same for as many rows as a tile register has, by such registers; the products of both planes
+// come back through memory. What is stored is loaded late, so levels are spread a block ahead.
+template <TensorType type>
+void multiply_registers(const std::byte* tile, const RoundedRows& x, std::int64_t first,
+                        std::int64_t count, float* y, std::int64_t stride) {
+  constexpr LevelFormat format = level_format(type);
+  constexpr TileLayout layout(format);
+  constexpr auto product = tersekv::simd::TileProduct::signed_by_unsigned_bytes;
+  constexpr int rows = tersekv::simd::kTileRows;
+  alignas(64) std::byte spread[2][8][64], coarse[rows][64], fine[rows][64];
+  const Tiles registers;
+  RoundedRow row[rows];
+  lanes::Floats sums[rows];
+  TERSEKV_HOST_UNROLL for (int r = 0; r < rows; ++r) {
+    row[r] = x.row(first + r);
+    sums[r] = lanes::zero_floats();
+  }
+  const std::byte* next = spread_levels<type>(tile, spread[0]);
+  for (std::int64_t b = 0, blocks = x.cols() / kBlock; b < blocks; ++b, tile += layout.bytes) {
+    const std::byte* levels = next;
+    if (b + 1 < blocks) next = spread_levels<type>(tile + layout.bytes, spread[(b + 1) % 2]);
+    registers.zero<0>();
+    registers.zero<1>();
+    registers.load<6>(levels, 64);
+    registers.load<4>(row[0].coarse + b * kBlock, x.cols());
+    registers.load<5>(row[0].fine + b * kBlock, x.cols());
+    registers.multiply<product, 0, 4, 6>();
+    registers.multiply<product, 1, 5, 6>();
+    registers.store<0>(coarse, 64);
+    registers.store<1>(fine, 64);
+    const lanes::Floats scales = lanes::load_halves(tile);
+    const lanes::Floats offsets = format.has_offset ? lanes::load_halves(tile + layout.offsets)
+                                                    : lanes::times(scales, format.zero);
+    TERSEKV_HOST_UNROLL for (int r = 0; r < rows; ++r) {
+      const lanes::Ints dots =
+          lanes::add(lanes::times_256(lanes::load_bytes(coarse[r])), lanes::load_bytes(fine[r]));
+      const lanes::Floats scaled = lanes::times(lanes::to_floats(dots), scales);
+      sums[r] = lanes::plus_product(sums[r], scaled, row[r].scales[b]);
+      sums[r] = lanes::plus_product(sums[r], offsets, row[r].sums[b]);
+    }
+  }
+  for (int r = 0; r < rows; ++r) lanes::store(sums[r], count, y + r * stride);
+}
+
+// As many of rows [first, last) as there are registers for; returns the first that is left.
+template <TensorType type>
+std::int64_t multiply_by_registers(const std::byte* tile, const RoundedRows& x, std::int64_t first,
+                                   std::int64_t last, std::int64_t count, float* y,
+                                   std::int64_t stride) {
+  for (; by_registers(x) && first + kTileRows <= last; first += kTileRows) {
+    multiply_registers<type>(tile, x, first, count, y + first * stride, stride);
+  }
+  return first;
+}
+#else
+template <TensorType>
+std::int64_t multiply_by_registers(const std::byte*, const RoundedRows&, std::int64_t first,
+                                   std::int64_t, std::int64_t, float*, std::int64_t) {
+  return first;
+}
+#endif
+
 // Rows [first, last) of x by one tile, kMost at a time, the rest by halves of that.
 template <TensorType type, std::int64_t kMost = kMostRows>
 void multiply_rows(const std::byte* tile, const RoundedRows& x, std::int64_t first,
@@ -103,9 +185,11 @@ void multiply_tiles(const Product& product, const RoundedRows& x, std::int64_t f
   for (std::int64_t start = 0; start < x.rows(); start += kRowsAtOnce) {
     const std::int64_t end = std::min(start + kRowsAtOnce, x.rows());
     for (std::int64_t i = first; i < last; ++i) {
-      multiply_rows<type>(product.weight->tile(i), x, start, end,
-                          std::min(kTileRows, rows - i * kTileRows), product.y + i * kTileRows,
-                          rows);
+      const std::int64_t count = std::min(kTileRows, rows - i * kTileRows);
+      float* y = product.y + i * kTileRows;
+      const std::byte* tile = product.weight->tile(i);
+      const std::int64_t left = multiply_by_registers<type>(tile, x, start, end, count, y, rows);
+      multiply_rows<type>(tile, x, left, end, count, y, rows);
     }
   }
 }
@@ -114,6 +198,7 @@ void multiply_tiles(const Product& product, const RoundedRows& x, std::int64_t f
 
 void multiply(std::span<const Product> products, const RoundedRows& x, Team& team) {
   team.run([&](int thread) {
+    const TileSetup setup(by_registers(x), kBlock);
     for (const Product& product : products) {
       const std::int64_t tiles = product.weight->tiles();
       const std::int64_t first = tiles * thread / team.threads();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "tersekv/checks.hpp"
@@ -12,6 +13,21 @@
 #include "tersekv/view.hpp"
 
 namespace tersekv::detail {
+
+/// What a head of such a cache is, after a look at all that it is made of.
+template <class PolicyType>
+Shape checked_shape(const CacheConfig& config, const PolicyType& policy, int workers) {
+  check_config(config);
+  require(workers >= 1, "executor.workers()", "at least 1", workers);
+  const float scale =
+      config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer, scale};
+  if (PolicyType::needs_budget && config.budget.size() == 0) {
+    refuse("budget", "entries per KV head (kUnlimited to keep all)", "none");
+  }
+  for (Index h = 0; h < config.num_kv_heads; ++h) policy.validate(shape, config.budget.of(h));
+  return shape;
+}
 
 /// What the calls of a cache check about their arguments. Each throws where something is wrong:
 /// std::invalid_argument, std::length_error for too many tokens.

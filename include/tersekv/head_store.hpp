@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <memory_resource>
 #include <new>
@@ -138,19 +139,29 @@ class HeadStore {
             self.registers_.data() + head * layout_.registers};
   }
 
-  /// Copies all heads of `from`, a store of the same form, into this empty one.
-  void copy(const HeadStore& from) {
-    for (Index h = 0; h < heads(); ++h) {
-      const HeadState& state = from.states_[at(h)];
-      states_[at(h)].budget = state.budget;
-      reserve(h, state.length);
-      states_[at(h)] = state;
-      for (std::size_t p = 0; p < static_cast<std::size_t>(pages_for(state.length)); ++p) {
-        std::memcpy(tables_[at(h)][p], from.tables_[at(h)][p],
-                    static_cast<std::size_t>(layout_.page_bytes));
-      }
+  /// `count` heads from `first` on then hold what those of `from`, a store of the same form, hold
+  /// from `source` on; their budgets stay. Other heads than those, if it is the same store. Throws
+  /// std::bad_alloc; all is then as it was.
+  void copy(Index first, const HeadStore& from, Index source, Index count) {
+    try {
+      for (Index h = 0; h < count; ++h) reserve(first + h, from.state(source + h).length);
+    } catch (...) {
+      for (Index h = 0; h < count; ++h) shrink(first + h);
+      throw;
     }
-    registers_ = from.registers_;
+    for (Index h = 0; h < count; ++h) {
+      const Index budget = state(first + h).budget;
+      state(first + h) = from.state(source + h);
+      state(first + h).budget = budget;
+      auto& table = tables_[at(first + h)];
+      for (std::size_t p = 0; p < at(pages_for(state(first + h).length)); ++p) {
+        std::memcpy(table[p], from.tables_[at(source + h)][p], at(layout_.page_bytes));
+      }
+      shrink(first + h);
+    }
+    const Index registers = layout_.registers;
+    std::copy_n(from.registers_.data() + source * registers, count * registers,
+                registers_.data() + first * registers);
   }
 
   /// Everything but the workspace.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <memory_resource>
 #include <span>
 #include <type_traits>
@@ -215,6 +214,15 @@ class KVCache {
     for (Index h = 0; h < config_.num_kv_heads; ++h) store_.rewind(index_of(sequence, h), tokens);
   }
 
+  /// Sequence `to` then holds what `from` does, instead of what it held, and goes on as it would:
+  /// for several answers to one prompt, or beams. O(entries * head_dim) per head.
+  void copy(Index from, Index to) {
+    check().sequence(from);
+    check().sequence(to);
+    if (from == to) return;
+    store_.copy(index_of(to, 0), store_, index_of(from, 0), config_.num_kv_heads);
+  }
+
   /// Forgets one sequence, or all of them: pages back to the pool, positions from 0 again. The
   /// workers' scratch stays, so that filling up again allocates nothing (`trim` gives it back).
   void clear(Index sequence) {
@@ -293,7 +301,7 @@ class KVCache {
           std::pmr::memory_resource* resource)
       : config_(config),
         policy_(std::move(policy)),
-        shape_(checked_shape(config_, policy_, executor.workers())),
+        shape_(detail::checked_shape(config_, policy_, executor.workers())),
         shared_pool_(shared),
         runner_(
             std::move(executor), config.num_kv_heads,
@@ -313,23 +321,9 @@ class KVCache {
   KVCache copy_on(PagePool* shared, std::pmr::memory_resource* resource) const {
     check().sequence(0);
     KVCache copy(config_, policy_, shared, runner_.executor(), resource);
-    copy.store_.copy(store_);
+    copy.store_.copy(0, store_, 0, store_.heads());
     copy.runner_.workspaces().reserve({store_.longest(0, store_.heads())});
     return copy;
-  }
-
-  static Shape checked_shape(const CacheConfig& config, const PolicyType& policy, int workers) {
-    detail::check_config(config);
-    detail::require(workers >= 1, "executor.workers()", "at least 1", workers);
-    const float scale =
-        config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-    const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer,
-                      scale};
-    if (PolicyType::needs_budget && config.budget.size() == 0) {
-      detail::refuse("budget", "entries per KV head (kUnlimited to keep all)", "none");
-    }
-    for (Index h = 0; h < config.num_kv_heads; ++h) policy.validate(shape, config.budget.of(h));
-    return shape;
   }
 
   /// All checks of a call come before anything changes.

@@ -11,8 +11,15 @@
 // default, as there are virtual machines that report tiles and grant them, and then stop a program
 // at its first.
 
-#if defined(TERSEKV_AMX) && TERSEKV_AMX && defined(__AMX_TILE__) && defined(__AMX_INT8__) && \
-    defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__linux__) && !defined(__CUDACC__)
+// As g++ says it, or clang.
+#if (defined(__AMX_INT8__) && defined(__AMX_BF16__)) || \
+    (defined(__AMXINT8__) && defined(__AMXBF16__))
+#define TERSEKV_HAS_AMX 1
+#else
+#define TERSEKV_HAS_AMX 0
+#endif
+#if defined(TERSEKV_AMX) && TERSEKV_AMX && TERSEKV_HAS_AMX && defined(__AVX512BW__) && \
+    defined(__linux__) && !defined(__CUDACC__)
 #define TERSEKV_TILES 1
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,7 +33,7 @@ namespace tersekv::simd {
 inline constexpr Index kTileBytes = 64, kTileRows = 16, kTileColumns = 16;
 
 /// Of what products are; pairs, of BFloat16, count what is below the normal floats as 0.
-enum class TileProduct { signed_bytes, unsigned_by_signed_bytes, pairs };
+enum class TileProduct { signed_bytes, unsigned_by_signed_bytes, signed_by_unsigned_bytes, pairs };
 
 /// Eight registers. Numbers 0 to 3 hold sums; 4 and 5 what is multiplied; 6 and 7 by what: of their
 /// row i and column j, four bytes, those that meet the four from byte 4 i on of a multiplied row
@@ -72,6 +79,8 @@ struct Tiles {
       TERSEKV_MULTIPLY("tdpbssd");
     } else if constexpr (product == TileProduct::unsigned_by_signed_bytes) {
       TERSEKV_MULTIPLY("tdpbusd");
+    } else if constexpr (product == TileProduct::signed_by_unsigned_bytes) {
+      TERSEKV_MULTIPLY("tdpbsud");
     } else {
       TERSEKV_MULTIPLY("tdpbf16ps");
     }
@@ -79,11 +88,11 @@ struct Tiles {
   }
 };
 
-/// Has the registers set up, as long as it lives, for a thread that `uses` them. Precondition:
-/// granted, or unused.
+/// Has the registers set up, as long as it lives, for a thread that `uses` them, to multiply rows
+/// of `left_bytes` bytes, a multiple of 4. Precondition: granted, or unused.
 class TileSetup {
  public:
-  explicit TileSetup(bool uses) : used_(uses) {
+  explicit TileSetup(bool uses, Index left_bytes = kTileBytes) : used_(uses) {
     if (!used_) return;
     struct {
       std::uint8_t palette = 1, first_row = 0, reserved[14] = {};
@@ -91,8 +100,9 @@ class TileSetup {
       std::uint8_t rows[16] = {};
     } setup;
     for (int tile = 0; tile < 8; ++tile) {
-      setup.row_bytes[tile] = static_cast<std::uint16_t>(kTileBytes);
-      setup.rows[tile] = static_cast<std::uint8_t>(kTileRows);
+      const bool left = tile == 4 || tile == 5, right = tile > 5;
+      setup.row_bytes[tile] = static_cast<std::uint16_t>(left ? left_bytes : kTileBytes);
+      setup.rows[tile] = static_cast<std::uint8_t>(right ? left_bytes / 4 : kTileRows);
     }
     asm volatile("ldtilecfg %0" ::"m"(setup));
   }
@@ -111,7 +121,7 @@ struct Tiles {
   static bool granted() { return false; }
 };
 struct TileSetup {
-  explicit TileSetup(bool) {}
+  explicit TileSetup(bool, Index = kTileBytes) {}
 };
 #endif
 

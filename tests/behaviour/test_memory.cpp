@@ -31,8 +31,7 @@ Index live_pages(const AnyCache& cache) {
 /// One random operation on one of the cache's sequences.
 void operate(AnyCache& cache, support::Random& random) {
   const Index s = random.integer(0, cache.config().num_sequences - 1);
-  const std::vector<Index> sizes = {0, 1, 1, 1, 2, 7, 40};
-  Tokens tokens(random, cache.config(), random.pick(sizes));
+  Tokens tokens(random, cache.config(), random.pick(std::vector<Index>{0, 1, 1, 1, 2, 7, 40}));
   switch (random.integer(0, 9)) {
     case 0:
       cache.append(s, tokens.all());
@@ -45,6 +44,8 @@ void operate(AnyCache& cache, support::Random& random) {
       return extend(cache, tokens.all(s), tersekv::kNever);
     case 4:
       return extend(cache, tokens.all(s), 5);
+    case 5:
+      return cache.copy(cache.config().num_sequences - 1 - s, s);
     default:
       return extend(cache, tokens.all(s));
   }
@@ -109,8 +110,7 @@ TEST_CASE("memory: the parts of memory() are what the live entries need") {
       const auto cache = policy.make(config, {.storage = storage});
       Tokens tokens(random, config, total(kTalk));
       feed(*cache, tokens);
-      const Index entries = cache->length(0, 0) + cache->length(0, 1);
-      const Index dim = config.head_dim;
+      const Index entries = cache->length(0, 0) + cache->length(0, 1), dim = config.head_dim;
       const Index width = storage == Storage::floats ? 4 : (storage == Storage::int8 ? 1 : 2);
       const Index scale = storage == Storage::int8 ? 4 : 0;  // and keys are in fours
       const Index key = (storage == Storage::int8 ? (dim + 3) / 4 * 4 : dim) * width + scale;

@@ -218,7 +218,7 @@ void play(const PolicyCase& policy, std::uint64_t seed, int calls) {
     CAPTURE(call);
     const Index sequence = random.integer(0, config.num_sequences - 1);
     Contestant& any = all[static_cast<std::size_t>(random.integer(0, std::ssize(all) - 1))];
-    switch (random.integer(0, 19)) {
+    switch (random.integer(0, 20)) {
       case 0:
         for (Contestant& each : all) each.cache->clear(sequence);
         break;
@@ -238,6 +238,11 @@ void play(const PolicyCase& policy, std::uint64_t seed, int calls) {
         REQUIRE(attends_to_entries(*any.cache, policy, sequence, random,
                                    storage == Storage::int8 ? 20 : 1));
         break;
+      case 6: {
+        const Index to = random.integer(0, config.num_sequences - 1);
+        for (Contestant& each : all) each.cache->copy(sequence, to);
+        break;
+      }
       default:
         feed_some(all, sequence, random);
     }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -212,6 +213,19 @@ class BasicKVCache {
     }
     store().rewind(sequences.first * config_.num_kv_heads, sequences.count * config_.num_kv_heads,
                    tokens, stream);
+  }
+
+  /// Each sequence of `to`, of which `from` is none, then holds what `from` does, instead of what
+  /// it held, and goes on as it would: for several answers to one prompt, or beams.
+  void copy(Index from, Sequences to, Stream stream = {}) {
+    check_sequences(from);
+    check_sequences(to);
+    if (from >= to.first && from < to.first + to.count) {
+      detail::refuse("to", "other sequences than the original", std::to_string(from));
+    }
+    store().pool().check();
+    const Index heads = config_.num_kv_heads;
+    store().copy(from * heads, to.first * heads, to.count * heads, stream);
   }
 
   /// Forgets sequences: pages back to the pool, positions from 0 again.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tersekv/cuda/body/clear.hpp"
+#include "tersekv/cuda/body/copy.hpp"
 #include "tersekv/cuda/body/rewind.hpp"
 #include "tersekv/cuda/memory.hpp"
 #include "tersekv/head_store.hpp"
@@ -110,6 +111,21 @@ class DeviceStore {
       mirror_[at(h)] = HeadState{};
       mirror_[at(h)].budget = budget;
       bounds_[at(h)] = 0;
+    }
+  }
+
+  /// `count` heads from `first` on, those of whole sequences, then hold what those of the sequence
+  /// of head `source` do. Asynchronous.
+  void copy(Index source, Index first, Index count, Stream stream) {
+    clear(first, count, stream);
+    using Body = CopyBody<KeyCodec, ValueCodec, 256>;
+    Runtime::template launch<Body>(Grid{static_cast<int>(count)}, 1, nullptr, stream,
+                                   typename Body::Args{view_, source, first});
+    for (Index h = 0; h < count; ++h) {
+      const Index budget = mirror_[at(first + h)].budget, from = source + h % view_.num_kv_heads;
+      mirror_[at(first + h)] = mirror_[at(from)];
+      mirror_[at(first + h)].budget = budget;
+      bounds_[at(first + h)] = bounds_[at(from)];
     }
   }
 
