@@ -118,7 +118,7 @@ class DeviceStore {
   /// of head `source` do. Asynchronous.
   void copy(Index source, Index first, Index count, Stream stream) {
     clear(first, count, stream);
-    using Body = CopyBody<KeyCodec, ValueCodec, 256>;
+    using Body = CopySequenceBody<KeyCodec, ValueCodec, 256>;
     Runtime::template launch<Body>(Grid{static_cast<int>(count)}, 1, nullptr, stream,
                                    typename Body::Args{view_, source, first});
     for (Index h = 0; h < count; ++h) {

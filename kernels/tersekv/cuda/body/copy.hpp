@@ -11,7 +11,7 @@ namespace tersekv::cuda {
 /// A block per head. One for which there are not enough pages stays empty, and is counted in
 /// `failed`.
 template <class KeyCodec, class ValueCodec, int Threads>
-struct CopyBody {
+struct CopySequenceBody {
   struct Args {
     DeviceHeads<KeyCodec, ValueCodec> heads;
     Index source = 0, first_head = 0;  ///< first heads of the original and of the copies
