@@ -29,6 +29,7 @@ void check_copies() {
   cache.copy(0, {1, 2});  // the last keeps what it has
   CHECK(cache.tokens_seen(2) == 70);
   CHECK(cache.tokens_seen(3) == 11);
+  for (const Index s : {1, 2}) on_device::same_entries(plain, 0, cache, s);  // scores, too
   for (const Index count : {1, 1, 9}) {
     // The same for the original and one copy, other tokens for the second.
     const auto next = small_tokens(random, count), other = small_tokens(random, count);
