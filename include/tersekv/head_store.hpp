@@ -140,7 +140,7 @@ class HeadStore {
   }
 
   /// `count` heads from `first` on then hold what those of `from`, a store of the same form, hold
-  /// from `source` on; their budgets stay. Other heads than those, if it is the same store. Throws
+  /// from `source` on: heads of the same budgets, and others, if it is the same store. Throws
   /// std::bad_alloc; all is then as it was.
   void copy(Index first, const HeadStore& from, Index source, Index count) {
     try {
@@ -150,9 +150,7 @@ class HeadStore {
       throw;
     }
     for (Index h = 0; h < count; ++h) {
-      const Index budget = state(first + h).budget;
       state(first + h) = from.state(source + h);
-      state(first + h).budget = budget;
       auto& table = tables_[at(first + h)];
       for (std::size_t p = 0; p < at(pages_for(state(first + h).length)); ++p) {
         std::memcpy(table[p], from.tables_[at(source + h)][p], at(layout_.page_bytes));

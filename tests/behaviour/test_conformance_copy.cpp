@@ -107,6 +107,8 @@ TEST_CASE("conformance: a copy that gets no memory changes nothing") {
       extend(*cache, few.all(1));
       cache->pool().trim();
       const State before(*cache, 1);
+      const auto lent = [&] { return cache->pool().pages() - cache->pool().idle_pages(); };
+      const Index lent_before = lent();
       resource.fail_after(successes);
       try {
         cache->copy(0, 1);
@@ -114,6 +116,7 @@ TEST_CASE("conformance: a copy that gets no memory changes nothing") {
         CHECK(successes > 0);
       } catch (const std::bad_alloc&) {
         CHECK(same_state(State(*cache, 1), before));
+        CHECK(lent() == lent_before);
         resource.fail_after(CountingResource::kNever);
         cache->copy(0, 1);
       }

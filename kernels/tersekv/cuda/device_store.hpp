@@ -122,9 +122,8 @@ class DeviceStore {
     Runtime::template launch<Body>(Grid{static_cast<int>(count)}, 1, nullptr, stream,
                                    typename Body::Args{view_, source, first});
     for (Index h = 0; h < count; ++h) {
-      const Index budget = mirror_[at(first + h)].budget, from = source + h % view_.num_kv_heads;
+      const Index from = source + h % view_.num_kv_heads;
       mirror_[at(first + h)] = mirror_[at(from)];
-      mirror_[at(first + h)].budget = budget;
       bounds_[at(first + h)] = bounds_[at(from)];
     }
   }

@@ -29,9 +29,7 @@ struct CopySequenceBody {
     const Index pages = heads.pages_for(from.length);
     if (context.thread() == 0) {
       if (heads.free_pages.take(context, static_cast<int>(pages), heads.table(index))) {
-        const Index budget = to.budget;
-        to = from;
-        to.budget = budget;
+        to = from;  // the budget is the same
       } else {
         context.fetch_add(heads.free_pages.failed, 1);
       }
