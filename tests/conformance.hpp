@@ -271,6 +271,9 @@ inline Verdict same_outputs(const Tokens& got, const Tokens& want) {
   return same_bits("lse", got.lse, want.lse);
 }
 
+/// Pages of a pool that caches have.
+inline Index lent_pages(const tersekv::PagePool& pool) { return pool.pages() - pool.idle_pages(); }
+
 inline Verdict same_bytes(const tersekv::MemoryUsage& got, const tersekv::MemoryUsage& want) {
   return support::same_indices(
       std::vector<Index>{got.keys, got.values, got.weights, got.positions, got.statistics,

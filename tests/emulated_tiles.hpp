@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "tersekv/element.hpp"
 #include "tersekv/simd_tiles.hpp"
@@ -49,10 +50,12 @@ class EmulatedTiles {
             }
             std::memcpy(sum, &so_far, 4);
           } else {
-            using Left =
-                std::conditional_t<product == TileProduct::signed_bytes, std::int8_t, std::uint8_t>;
+            constexpr bool unsigned_left = product == TileProduct::unsigned_by_signed_bytes;
+            constexpr bool unsigned_right = product == TileProduct::signed_by_unsigned_bytes;
+            using Left = std::conditional_t<unsigned_left, std::uint8_t, std::int8_t>;
+            using Right = std::conditional_t<unsigned_right, std::uint8_t, std::int8_t>;
             auto so_far = as<std::int32_t>(sum);
-            for (int e = 0; e < 4; ++e) so_far += as<Left>(a + e) * as<std::int8_t>(b + e);
+            for (int e = 0; e < 4; ++e) so_far += as<Left>(a + e) * as<Right>(b + e);
             std::memcpy(sum, &so_far, 4);
           }
         }

@@ -22,8 +22,7 @@ namespace {
 /// Rows against one block of a page, and the memory that takes.
 template <class T, class Tiles>
 struct Block {
-  using Tiled = std::conditional_t<Codec<T>::scaled, detail::TiledBytes<T, T, Tiles>,
-                                   detail::TiledPieces<T, T, Tiles>>;
+  using Tiled = detail::TiledAttention<T, T, Tiles>;
   Index rows, dim, page;
   std::vector<float> room, queries, units;
   AttentionBuffers buffers;

@@ -59,6 +59,26 @@ template <int bits>
   return lanes::add(even, odd);
 }
 
+// What makes floats of a block's integer products: a scale for each row of the weight, and what its
+// levels are off by.
+template <TensorType type>
+struct BlockUnits {
+  lanes::Floats scales, offsets;
+
+  explicit BlockUnits(const std::byte* block) : scales(lanes::load_halves(block)) {
+    constexpr LevelFormat format = level_format(type);
+    offsets = format.has_offset ? lanes::load_halves(block + TileLayout(format).offsets)
+                                : lanes::times(scales, format.zero);
+  }
+  // sum + the products of block b of a row of x.
+  [[gnu::always_inline]] lanes::Floats added(lanes::Floats sum, lanes::Ints dots,
+                                             const RoundedRow& x, std::int64_t b) const {
+    const lanes::Floats scaled = lanes::times(lanes::to_floats(dots), scales);
+    sum = lanes::plus_product(sum, scaled, x.scales[b]);
+    return lanes::plus_product(sum, offsets, x.sums[b]);
+  }
+};
+
 // kRows rows of x, from `first` on, by one tile: y [kRows, stride], `count` columns of it.
 template <TensorType type, std::int64_t kRows>
 void multiply_tile(const std::byte* tile, const RoundedRows& x, std::int64_t first,
@@ -74,14 +94,10 @@ void multiply_tile(const std::byte* tile, const RoundedRows& x, std::int64_t fir
   for (std::int64_t b = 0; b < x.cols() / kBlock; ++b, tile += layout.bytes) {
     lanes::Bytes levels[8];
     load_levels<type>(tile, levels);
-    const lanes::Floats scales = lanes::load_halves(tile);
-    const lanes::Floats offsets = format.has_offset ? lanes::load_halves(tile + layout.offsets)
-                                                    : lanes::times(scales, format.zero);
+    const BlockUnits<type> units(tile);
     for (std::int64_t r = 0; r < kRows; ++r) {
       const lanes::Ints dots = dot_block<format.bits>(levels, rows[r], b * kBlock);
-      const lanes::Floats scaled = lanes::times(lanes::to_floats(dots), scales);
-      sums[r] = lanes::plus_product(sums[r], scaled, rows[r].scales[b]);
-      sums[r] = lanes::plus_product(sums[r], offsets, rows[r].sums[b]);
+      sums[r] = units.added(sums[r], dots, rows[r], b);
     }
   }
   for (std::int64_t r = 0; r < kRows; ++r) lanes::store(sums[r], count, y + r * stride);
@@ -108,8 +124,7 @@ template <TensorType type>
 template <TensorType type>
 void multiply_registers(const std::byte* tile, const RoundedRows& x, std::int64_t first,
                         std::int64_t count, float* y, std::int64_t stride) {
-  constexpr LevelFormat format = level_format(type);
-  constexpr TileLayout layout(format);
+  constexpr TileLayout layout(level_format(type));
   constexpr auto product = tersekv::simd::TileProduct::signed_by_unsigned_bytes;
   constexpr int rows = tersekv::simd::kTileRows;
   alignas(64) std::byte spread[2][8][64], coarse[rows][64], fine[rows][64];
@@ -133,15 +148,11 @@ void multiply_registers(const std::byte* tile, const RoundedRows& x, std::int64_
     registers.multiply<product, 1, 5, 6>();
     registers.store<0>(coarse, 64);
     registers.store<1>(fine, 64);
-    const lanes::Floats scales = lanes::load_halves(tile);
-    const lanes::Floats offsets = format.has_offset ? lanes::load_halves(tile + layout.offsets)
-                                                    : lanes::times(scales, format.zero);
+    const BlockUnits<type> units(tile);
     TERSEKV_HOST_UNROLL for (int r = 0; r < rows; ++r) {
       const lanes::Ints dots =
           lanes::add(lanes::times_256(lanes::load_bytes(coarse[r])), lanes::load_bytes(fine[r]));
-      const lanes::Floats scaled = lanes::times(lanes::to_floats(dots), scales);
-      sums[r] = lanes::plus_product(sums[r], scaled, row[r].scales[b]);
-      sums[r] = lanes::plus_product(sums[r], offsets, row[r].sums[b]);
+      sums[r] = units.added(sums[r], dots, row[r], b);
     }
   }
   for (int r = 0; r < rows; ++r) lanes::store(sums[r], count, y + r * stride);

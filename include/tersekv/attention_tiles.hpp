@@ -10,8 +10,8 @@
 namespace tersekv::detail {
 
 /// The part of a request of many query rows that tile registers do, where there are some.
-template <class Key, class Value>
-using TiledAttention =
-    std::conditional_t<Codec<Key>::scaled, TiledBytes<Key, Value>, TiledPieces<Key, Value>>;
+template <class Key, class Value, class Tiles = simd::Tiles>
+using TiledAttention = std::conditional_t<Codec<Key>::scaled, TiledBytes<Key, Value, Tiles>,
+                                          TiledPieces<Key, Value, Tiles>>;
 
 }  // namespace tersekv::detail

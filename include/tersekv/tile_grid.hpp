@@ -11,9 +11,9 @@
 
 namespace tersekv::detail {
 
-inline Index whole_tile_rows(Index rows) {
-  return (rows + simd::kTileRows - 1) / simd::kTileRows * simd::kTileRows;
-}
+/// Room for n in whole tiles of `each`.
+inline Index whole_tiles(Index n, Index each) { return (n + each - 1) / each * each; }
+inline Index whole_tile_rows(Index rows) { return whole_tiles(rows, simd::kTileRows); }
 
 /// `Lefts` tiles of rows, each below the one before it, times `Rights` tiles side by side, into
 /// registers 2 l + r.

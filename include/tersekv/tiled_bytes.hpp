@@ -124,8 +124,7 @@ class TiledBytes {
     if constexpr (exist) {
       simd::ask<2>(ahead, entries * queries_.numbers);
       alignas(64) std::byte digits[std::size_t{kRows * kDigits * kSection}];
-      const DigitRows shares{
-          digits, (entries + simd::kTileBytes - 1) / simd::kTileBytes * simd::kTileBytes};
+      const DigitRows shares{digits, whole_tiles(entries, simd::kTileBytes)};
       for (Index start = first / kRows * kRows; start < rows_; start += kRows) {
         const Index from = std::max(first - start, Index{0});
         const Index to = std::min(rows_ - start, kRows);

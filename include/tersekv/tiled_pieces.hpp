@@ -29,9 +29,7 @@ inline constexpr int kQueryPieces = 3, kSharePieces = 2;
 
 /// Terms that a tile's row adds up.
 inline constexpr Index kTileTerms = simd::kTileBytes / 2;
-inline Index whole_tile_terms(Index terms) {
-  return (terms + kTileTerms - 1) / kTileTerms * kTileTerms;
-}
+inline Index whole_tile_terms(Index terms) { return whole_tiles(terms, kTileTerms); }
 
 /// What of x is left when the BFloat16 in its upper half is taken away.
 inline simd::Floats rest_of(simd::Floats x) {

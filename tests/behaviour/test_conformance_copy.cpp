@@ -39,8 +39,7 @@ TEST_CASE("conformance: a copied sequence goes on as its original, and neither m
         cache->copy(0, to);
         CHECK(same_state(State(*cache, to), State(*twin, 0)));
       }
-      const auto lent = [](const tersekv::PagePool& p) { return p.pages() - p.idle_pages(); };
-      CHECK(lent(pool) == 3 * lent(of_twin));
+      CHECK(lent_pages(pool) == 3 * lent_pages(of_twin));
 
       Tokens next(random, config, 30), in_copy = next, in_twin = next, other(random, config, 30);
       talk(*cache, other, 2, 10);  // another answer
@@ -107,8 +106,7 @@ TEST_CASE("conformance: a copy that gets no memory changes nothing") {
       extend(*cache, few.all(1));
       cache->pool().trim();
       const State before(*cache, 1);
-      const auto lent = [&] { return cache->pool().pages() - cache->pool().idle_pages(); };
-      const Index lent_before = lent();
+      const Index lent_before = lent_pages(cache->pool());
       resource.fail_after(successes);
       try {
         cache->copy(0, 1);
@@ -116,7 +114,7 @@ TEST_CASE("conformance: a copy that gets no memory changes nothing") {
         CHECK(successes > 0);
       } catch (const std::bad_alloc&) {
         CHECK(same_state(State(*cache, 1), before));
-        CHECK(lent() == lent_before);
+        CHECK(lent_pages(cache->pool()) == lent_before);
         resource.fail_after(CountingResource::kNever);
         cache->copy(0, 1);
       }

@@ -46,10 +46,7 @@ TEST_CASE("conformance: guessed tokens that are taken back leave nothing") {
         REQUIRE(same_state(*rewound, *plain));
         CHECK(rewound->tokens_seen(0) == at);
       }
-      const auto lent = [](const tersekv::PagePool& pool) {
-        return pool.pages() - pool.idle_pages();
-      };
-      CHECK(lent(of_rewound) == lent(of_plain));
+      CHECK(lent_pages(of_rewound) == lent_pages(of_plain));
     }
   }
 }

@@ -92,7 +92,7 @@ TEST_CASE("memory: with a shared pool, the caches and the idle pages are what wa
         for (int i = 0; i < 60; ++i) {
           operate(random.chance(0.5) ? *one : *two, random);
           CHECK(one->bytes() + two->bytes() + pool.idle_bytes() == resource.bytes());
-          CHECK(pool.pages() - pool.idle_pages() == live_pages(*one) + live_pages(*two));
+          CHECK(lent_pages(pool) == live_pages(*one) + live_pages(*two));
           if (i % 20 == 10) pool.trim();
         }
       }
@@ -177,7 +177,7 @@ TEST_CASE("memory: a long head takes pages in runs, within its budget, if there 
       cache.append(0, row, row);
       CHECK(pool.pages() == 133);  // what would complete the run was not to be had
     } catch (const std::bad_alloc&) {
-      CHECK(pool.pages() - pool.idle_pages() == 132);
+      CHECK(lent_pages(pool) == 132);
     }
   }
   resource.fail_after(CountingResource::kNever);
@@ -191,9 +191,8 @@ TEST_CASE("memory: after every call a head holds no page it does not need") {
     const CacheConfig config = small_config(policy);
     const auto cache = policy.make(config, {});
     Tokens tokens(random, config, total(kTalk));
-    feed(*cache, tokens, kTalk, 0, [&](Index, Index) {
-      CHECK(cache->pool().pages() - cache->pool().idle_pages() == live_pages(*cache));
-    });
+    feed(*cache, tokens, kTalk, 0,
+         [&](Index, Index) { CHECK(lent_pages(cache->pool()) == live_pages(*cache)); });
     cache->clear();
     CHECK(cache->pool().idle_pages() == cache->pool().pages());
   }

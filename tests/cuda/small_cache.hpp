@@ -20,6 +20,18 @@ inline tersekv::CacheConfig small_config(Index sequences, Index budget) {
           .head_dim = kDim,
           .budget = budget};
 }
+/// A cache that keeps every token, on a pool of so many pages.
+template <class Policy>
+struct SmallCacheOnPool {
+  tersekv::cuda::BasicPagePool<Runtime> pool;
+  tersekv::cuda::BasicWorkspace<Runtime> workspace;
+  SmallCache<Policy> cache;
+
+  SmallCacheOnPool(Index pages, Index sequences)
+      : pool(pages),
+        cache(small_config(sequences, tersekv::kUnlimited), {},
+              {.max_chunk = 200, .max_length = 200}, pool, workspace) {}
+};
 inline Tokens small_tokens(support::Random& random, Index count) {
   return Tokens(random, count, kHeads, kGroup, kDim);
 }

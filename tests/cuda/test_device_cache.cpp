@@ -163,10 +163,8 @@ TEST_CASE("device: pages come back to a shared pool when a policy evicts", "[sma
 TEST_CASE("device: a head that finds no page keeps what it has, and the host is told") {
   on_device::require_device();
   Random random(5);
-  tersekv::cuda::BasicPagePool<on_device::Runtime> pool(3);
-  tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
-  SmallCache<Full> cache(small_config(1, kUnlimited), {}, {.max_chunk = 200, .max_length = 200},
-                         pool, workspace);
+  on_device::SmallCacheOnPool<Full> small(3, 1);
+  auto& cache = small.cache;
   const Tokens t = small_tokens(random, 60), more = small_tokens(random, 10);
   cache.extend(t.batch(0));
   cache.synchronize();

@@ -59,10 +59,9 @@ TEST_CASE(
     "[small]") {
   on_device::require_device();
   Random random(2);
-  tersekv::cuda::BasicPagePool<on_device::Runtime> pool(10);
-  tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
-  SmallCache<Full> cache(small_config(3, kUnlimited), {}, {.max_chunk = 200, .max_length = 200},
-                         pool, workspace);
+  on_device::SmallCacheOnPool<Full> small(10, 3);
+  auto& pool = small.pool;
+  auto& cache = small.cache;
   const auto some = small_tokens(random, 70), more = small_tokens(random, 130);
   cache.extend(some.batch(0));
   cache.extend(more.batch(1));

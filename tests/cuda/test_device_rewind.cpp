@@ -56,10 +56,9 @@ TEST_CASE("device: what is taken back gives its pages back, and is the latest ap
           "[small]") {
   on_device::require_device();
   Random random(2);
-  tersekv::cuda::BasicPagePool<on_device::Runtime> pool(8);
-  tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
-  SmallCache<Full> cache(small_config(1, kUnlimited), {}, {.max_chunk = 200, .max_length = 200},
-                         pool, workspace);
+  on_device::SmallCacheOnPool<Full> small(8, 1);
+  auto& pool = small.pool;
+  auto& cache = small.cache;
   const auto some = small_tokens(random, 60), more = small_tokens(random, 80);
   for (const auto* tokens : {&some, &more}) {
     const auto b = tokens->batch(0);

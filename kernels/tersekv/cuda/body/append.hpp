@@ -36,7 +36,10 @@ struct AppendBody {
     const Index first = head.length(), tokens = args.num_rows, dim = head.head_dim();
 
     std::int32_t* fits = scratch.slots;
-    team.once([&] { *fits = make_room(context, args, index, first, tokens) ? 1 : 0; });
+    team.once([&] {
+      const Index held = args.heads.pages_for(first);
+      *fits = args.heads.take_pages(context, index, held, first + tokens) ? 1 : 0;
+    });
     if (*fits == 0) return;
 
     team.once([&] {
@@ -59,19 +62,6 @@ struct AppendBody {
     });
     args.policy.append(team, head, first, tokens,
                        PolicyType::needs_token_scores ? scratch.floats : nullptr);
-  }
-
- private:
-  template <class Context>
-  static TERSEKV_HD bool make_room(const Context& context, const Args& args, Index index,
-                                   Index length, Index tokens) {
-    const Index held = args.heads.pages_for(length), wanted = args.heads.pages_for(length + tokens);
-    const bool fits =
-        wanted <= args.heads.most_pages &&
-        (wanted == held || args.heads.free_pages.take(context, static_cast<int>(wanted - held),
-                                                      args.heads.table(index) + held));
-    if (!fits) context.fetch_add(args.heads.free_pages.failed, 1);
-    return fits;
   }
 };
 

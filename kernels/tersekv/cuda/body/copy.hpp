@@ -26,13 +26,8 @@ struct CopySequenceBody {
     const Index source = args.source + context.block().x % heads.num_kv_heads;
     const HeadState& from = heads.states[source];
     HeadState& to = heads.states[index];
-    const Index pages = heads.pages_for(from.length);
-    if (context.thread() == 0) {
-      if (heads.free_pages.take(context, static_cast<int>(pages), heads.table(index))) {
-        to = from;  // the budget is the same
-      } else {
-        context.fetch_add(heads.free_pages.failed, 1);
-      }
+    if (context.thread() == 0 && heads.take_pages(context, index, 0, from.length)) {
+      to = from;  // the budget is the same
     }
     context.barrier();
     if (to.length != from.length) return;
@@ -44,7 +39,7 @@ struct CopySequenceBody {
     };
     const Index registers = heads.layout.registers;
     copy(heads.registers + source * registers, heads.registers + index * registers, 4 * registers);
-    for (Index p = 0; p < pages; ++p) {
+    for (Index p = 0; p < heads.pages_for(from.length); ++p) {
       copy(heads.table(source)[p], heads.table(index)[p], heads.layout.page_bytes);
     }
   }

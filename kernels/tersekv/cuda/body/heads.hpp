@@ -60,6 +60,17 @@ struct DeviceHeads {
   TERSEKV_HD Index pages_for(Index entries) const {
     return (entries + layout.page_size - 1) >> layout.shift;
   }
+  /// Pages for `entries` entries, to the `held` ones that a head has; false, and counted in
+  /// `failed`, where there are not enough, or its table has no room. By one thread.
+  template <class Context>
+  TERSEKV_HD bool take_pages(const Context& context, Index head, Index held, Index entries) const {
+    const Index wanted = pages_for(entries);
+    const bool fits = wanted <= most_pages &&
+                      (wanted == held || free_pages.take(context, static_cast<int>(wanted - held),
+                                                         table(head) + held));
+    if (!fits) context.fetch_add(free_pages.failed, 1);
+    return fits;
+  }
   /// Of the `held` pages of a head those that `entries` entries do not take, back to the pool. By
   /// one thread.
   template <class Context>
