@@ -58,9 +58,10 @@ TEST_CASE("logits of pairs are those of one dimension after the other, to the bi
         const Index vectors = entries / tersekv::simd::kLanes;
         std::vector<float> one(static_cast<std::size_t>(rows * kPage), -1.0f), two = one;
         const detail::ReadingOrder order{dim, dim};
-        detail::key_tile(keys.data(), keys.data(), order, kPage, dim, vectors, queries.rows.data(),
+        const auto nothing = detail::Ahead<BFloat16>::none(keys.data());
+        detail::key_tile(keys.data(), nothing, order, kPage, dim, vectors, queries.rows.data(),
                          rows, 0.3f, one.data(), kPage);
-        detail::pair_tile(keys.data(), keys.data(), order, kPage, dim, vectors, queries.rows.data(),
+        detail::pair_tile(keys.data(), nothing, order, kPage, dim, vectors, queries.rows.data(),
                           queries.pairs.data(), rows, 0.3f, two.data(), kPage);
         CHECK(one == two);
         double logit = 0;  // of the last row and entry

@@ -123,16 +123,17 @@ TEST_CASE("products of bytes by tiles are those of vectors, to the bit") {
                             units.data() + 4 * r);
     }
     const Index whole = padded_dim(entries);
-    detail::byte_key_tile(keys.data(), keys.data(), false, page, dim, whole / simd::kLanes,
-                          {digits.data(), units.data(), padded}, rows, scales.data(), false,
-                          logits.data(), page);
+    detail::byte_key_tile(keys.data(), detail::Ahead<Int8>::none(keys.data()), false, page, dim,
+                          whole / simd::kLanes, {digits.data(), units.data(), padded}, rows,
+                          scales.data(), false, logits.data(), page);
     for (Index r = 0; r < rows; ++r) {
       float* row = taken.data() + r * page;
       const float most = detail::scaled_shares(row, scales.data(), entries, whole, row);
       units[static_cast<std::size_t>(r)] = detail::to_unsigned_digits(row, whole, most, row);
     }
-    detail::byte_value_tile(values.data(), values.data(), false, dim, entries, taken.data(), rows,
-                            page, units.data(), factors.data(), sums.data(), dim);
+    detail::byte_value_tile(values.data(), detail::Ahead<Int8>::none(values.data()), false, dim,
+                            entries, taken.data(), rows, page, units.data(), factors.data(),
+                            sums.data(), dim);
 
     for_each_tiles([&]<class Tiles>() {
       const Block<Int8, Tiles> block(rows, dim, page);

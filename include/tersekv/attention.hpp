@@ -15,6 +15,7 @@
 #include "tersekv/entry_attention.hpp"
 #include "tersekv/head.hpp"
 #include "tersekv/merge_states.hpp"
+#include "tersekv/pages_ahead.hpp"
 #include "tersekv/running_softmax.hpp"
 #include "tersekv/simd_math.hpp"
 #include "tersekv/tile_weights.hpp"
@@ -56,6 +57,7 @@ class AttentionPass {
         key_order_(
             order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * Index{sizeof(Key)})),
         value_order_(order(block_, dim_ * Index{sizeof(Value)})),
+        pages_ahead_(head, request.visible),
         tile_shift_(std::countr_zero(static_cast<std::uint64_t>(tile_))),
         kept_(request.attention != nullptr),
         section_(own_sums(1)),
@@ -158,9 +160,20 @@ class AttentionPass {
   /// late: the next page's keys along with the keys, and its values along with the values.
   bool asks_a_page_on() const {
     const bool few_bytes = kBytes && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
-    return asks_far() || (from_memory_ && few_bytes);
+    return asks_far() || (!simd::kAsksApart && from_memory_ && few_bytes);
   }
   bool asks_far() const { return ask_ == simd::Ask::far; }
+  bool asks_apart() const { return ask_ == simd::Ask::apart; }
+  /// What is asked for along with the keys at `start`, and with the values: as much from `ahead`
+  /// on, or lines of pages that come later.
+  Ahead<Key> with_keys(Index start, const Key* ahead) const {
+    if (!asks_apart()) return {ahead};
+    return {ahead, pages_ahead_.with_keys(start)};
+  }
+  Ahead<Value> with_values(Index start, const Value* ahead) const {
+    if (!asks_apart()) return {ahead};
+    return {ahead, pages_ahead_.with_values(start)};
+  }
 
   /// What makes logits of products: those of powers of two.
   float scale() const { return head_.shape().scale * simd::kLog2e; }
@@ -201,23 +214,24 @@ class AttentionPass {
     const Index page = head_.page_size(), vectors = padded_dim(entries) / simd::kLanes;
     const Index index = head_.page_index(start), place = head_.in_page(start);
     float* out = row_of(blind, start);
-    if (ask_ != simd::Ask::nothing && request_.visible >= kFarEntries && place == 0 &&
-        index < last_page()) {
+    if (ask_ != simd::Ask::nothing && !asks_apart() && request_.visible >= kFarEntries &&
+        place == 0 && index < last_page()) {
       head_.ask_for_scales(index + 1);
     }
+    const Ahead<Key> asked = with_keys(start, ahead);
     if (tiled_.on()) {
       tiled_.logits(keys_at(start), ahead, key_scales(start), page, entries, blind,
                     row_of(0, start), tile_);
     } else if constexpr (Codec<Key>::scaled) {
-      byte_key_tile(keys_at(start), ahead, from_memory_, page, dim_, vectors,
+      byte_key_tile(keys_at(start), asked, from_memory_, page, dim_, vectors,
                     byte_queries_.from(blind), rows_ - blind, key_scales(start), false, out, tile_);
     } else if constexpr (kPairs) {
-      pair_tile(keys_at(start), ahead, key_order_, page, dim_, vectors,
+      pair_tile(keys_at(start), asked, key_order_, page, dim_, vectors,
                 request_.query + blind * dim_,
                 pairs_ == nullptr ? nullptr : pairs_ + blind * dim_ / 2, rows_ - blind, scale(),
                 out, tile_);
     } else {
-      key_tile(keys_at(start), ahead, key_order_, page, dim_, vectors,
+      key_tile(keys_at(start), asked, key_order_, page, dim_, vectors,
                request_.query + blind * dim_, rows_ - blind, scale(), out, tile_);
     }
     if (request_.logits == nullptr) return;
@@ -234,6 +248,7 @@ class AttentionPass {
     if (asks_far() && request_.out != nullptr && start + entries < request_.visible) {
       simd::ask<2>(values_at(start + entries), kAskedMeanwhile);
     }
+    if (asks_apart() && head_.in_page(start) == 0) pages_ahead_.ask_for_rest(start);
     if (seen(blind) - start >= entries) {
       softmax_.add(blind, rows_, row_of(blind, start), tile_, entries, entries, weights);
     } else {
@@ -258,8 +273,8 @@ class AttentionPass {
       for (Index at = start; at < stop; at += block_, factors = nullptr) {
         const Index entries = std::min(block_, stop - at);
         make_byte_shares(value_scales(at), at, entries, blind);
-        byte_value_tile(values_at(at), after_values(at, stop), from_memory_, dim_, entries,
-                        buffers_.tile + in_tile(blind, at), rows_ - blind, tile_,
+        byte_value_tile(values_at(at), with_values(at, after_values(at, stop)), from_memory_, dim_,
+                        entries, buffers_.tile + in_tile(blind, at), rows_ - blind, tile_,
                         buffers_.share_units + blind, factors, section_.values(blind), row_floats_);
       }
     } else {
@@ -267,19 +282,22 @@ class AttentionPass {
       Index count = 0;
       for (Index at = start; at < stop; at += block_) {
         const Index end = std::min(at + block_, stop);
-        const Value* ahead = after_values(at, stop);
+        const Ahead<Value> ahead = with_values(at, after_values(at, stop));
         for (Index i = at; i < end; i += value_order_.at_once) {
-          runs[count++] = {
-              values_at(i),
-              row_later(values_at(at), ahead, end - at, dim_, i - at + value_order_.lead),
-              std::min(value_order_.at_once, end - i)};
+          const Index read = (i - at) * dim_ * Index{sizeof(Value)};
+          const Value* later =
+              row_later(values_at(at), ahead.rows, end - at, dim_, i - at + value_order_.lead);
+          runs[count++] = {values_at(i),
+                           {later, ahead.lines.after(read)},
+                           std::min(value_order_.at_once, end - i)};
         }
       }
       value_tile(runs, count, from_memory_, dim_, row_of(blind, start), rows_ - blind, tile_,
                  factors, section_.values(blind), row_floats_);
     }
     const Index page = head_.page_index(start);
-    if (from_memory_ && page < last_page() && head_.in_page(stop) == 0) head_.read_on(page);
+    if (from_memory_ && !asks_apart() && page < last_page() && head_.in_page(stop) == 0)
+      head_.read_on(page);
   }
 
   /// Exponentials times the scales of their values, in digits, into the tile: those that are kept
@@ -338,6 +356,7 @@ class AttentionPass {
   bool from_memory_;  // a guess
   simd::Ask ask_;     // for what comes next
   ReadingOrder key_order_, value_order_;
+  PagesAhead<Head> pages_ahead_;
   int tile_shift_;  // log2(tile_)
   bool kept_;
   AttentionSums section_, total_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "tersekv/asked_lines.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/simd.hpp"
 #include "tersekv/simd_spread.hpp"
@@ -54,7 +55,8 @@ constexpr simd::Ask ask_of(Index rows, bool from_memory) {
     if (from_memory) return rows >= (bytes ? 3 : 4) ? simd::Ask::far : simd::Ask::nothing;
     return rows > 1 || bytes ? simd::Ask::near : simd::Ask::nothing;
   }
-  return from_memory && simd::kAsksFar ? simd::Ask::far : simd::Ask::near;
+  if (!from_memory || !simd::kAsksFar) return simd::Ask::near;
+  return simd::kAsksApart ? simd::Ask::apart : simd::Ask::far;
 }
 
 /// Calls f.template operator()<ask>() with memory or caches for ask.
@@ -98,6 +100,40 @@ struct ReadingOrder {
     return std::min(rows, std::max(asked / kKeyRun * kKeyRun, kKeyRun));
   }
 };
+/// What is read after a block's rows and asked for by it: as many rows, in the order in which they
+/// are read, or the lines.
+template <class T>
+struct Ahead {
+  const T* rows = nullptr;
+  AskedLines lines = {};
+
+  /// For a block that begins with column `column` of such rows, after `bytes` bytes have been read.
+  Ahead from(Index column, Index bytes) const { return {rows + column, lines.after(bytes)}; }
+  /// What asks for nothing but what is there.
+  static Ahead none(const T* here) { return {here, AskedLines(here)}; }
+
+  /// Lines of a row of Vectors vectors, and rows that fill whole requests together: a loop that
+  /// takes so many at a time need not ask itself whether to ask.
+  template <int Vectors>
+  static constexpr int kLines = std::max(1, Vectors* simd::kLanes* static_cast<int>(sizeof(T)) /
+                                                int{AskedLines::kLine});
+  template <simd::Ask ask, int Vectors>
+  static constexpr int kRows = ask == simd::Ask::apart
+                                   ? std::max(1, AskedLines::kPlaces / kLines<Vectors>)
+                                   : 1;
+
+  /// At rows [row, row + Rows) of Vectors vectors each, `row_size` elements apart.
+  template <simd::Ask ask, int Vectors, int Rows = 1>
+  [[gnu::always_inline]] void ask_for(Index row, Index row_size) const {
+    if constexpr (ask == simd::Ask::apart) {
+      lines.template ask<Rows * kLines<Vectors>>(row / Rows);
+    } else {
+      TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+        simd::prefetch<ask, Vectors>(rows + (row + r) * row_size);
+      }
+    }
+  }
+};
 /// Row `row` of those at `rows`, or after `count` of them of those at `ahead`.
 template <class T>
 const T* row_later(const T* rows, const T* ahead, Index count, Index row_size, Index row) {
@@ -107,15 +143,15 @@ const T* row_later(const T* rows, const T* ahead, Index count, Index row_size, I
 /// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. What is read
 /// `lead` dimensions later may be asked for: of these keys, or then from `ahead` on.
 template <int Rows, int Vectors, simd::Ask ask, class Key>
-inline void key_block(const Key* keys, const Key* ahead, Index lead, Index page_size,
+inline void key_block(const Key* keys, const Ahead<Key>& ahead, Index lead, Index page_size,
                       Index head_dim, const float* rows, Index row_stride, float scale, float* out,
                       Index out_stride) {
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
-    const Key* asked = row_later(keys, ahead, head_dim, page_size, start + lead);
+    const Key* later = row_later(keys, ahead.rows, head_dim, page_size, start + lead);
+    const Ahead<Key> asked{later - start * page_size, ahead.lines};
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     const auto add = [&](Index j) __attribute__((always_inline)) {
-      simd::prefetch<ask, Vectors>(asked + (j - start) * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
       TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
@@ -125,14 +161,22 @@ inline void key_block(const Key* keys, const Key* ahead, Index lead, Index page_
         }
       }
     };
+    constexpr bool pairs = std::is_same_v<Key, BFloat16>;  // as simd::add_pairs does
+    constexpr int at_once = std::max(pairs ? 2 : 1, Ahead<Key>::template kRows<ask, Vectors>);
     Index j = start;
-    if constexpr (std::is_same_v<Key, BFloat16>) {  // as simd::add_pairs does
+    for (; j + at_once <= end; j += at_once) {
+      asked.template ask_for<ask, Vectors, at_once>(j, page_size);
+      TERSEKV_HOST_UNROLL for (int i = 0; i < at_once; ++i) add(j + (pairs ? i ^ 1 : i));
+    }
+    if constexpr (at_once > 2 && pairs) {
       for (; j + 2 <= end; j += 2) {
         add(j + 1);
         add(j);
       }
     }
-    for (; j < end; ++j) add(j);
+    if constexpr (at_once > 1) {
+      for (; j < end; ++j) add(j);
+    }
     // A sum before a product: fused or not, a product before a sum would round in two ways, and a
     // row's logits not be the same bits in every block.
     const simd::Floats unit = simd::broadcast(end == head_dim ? scale : 1.0f);
@@ -151,7 +195,7 @@ inline void key_block(const Key* keys, const Key* ahead, Index lead, Index page_
 /// page of `page_size`. `ahead` is what will be read later, as much of it, and asked for as `order`
 /// says.
 template <class Key>
-void key_tile(const Key* keys, const Key* ahead, const ReadingOrder& order, Index page_size,
+void key_tile(const Key* keys, const Ahead<Key>& ahead, const ReadingOrder& order, Index page_size,
               Index head_dim, Index vectors, const float* rows, Index num_rows, float scale,
               float* out, Index out_stride) {
   for (Index r = 0; r < num_rows; r += kRowBlock) {
@@ -159,8 +203,10 @@ void key_tile(const Key* keys, const Key* ahead, const ReadingOrder& order, Inde
       with_ask_of<Key, Rows>(order.memory, [&]<simd::Ask ask>() {
         for_runs<kKeyVectors>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
-          key_block<Rows, Vectors, ask>(keys + at, (r == 0 ? ahead : keys) + at, order.lead,
-                                        page_size, head_dim, rows + r * head_dim, head_dim, scale,
+          const Ahead<Key> asked = r == 0 ? ahead : Ahead<Key>::none(keys);
+          const Index read = at * head_dim * Index{sizeof(Key)};
+          key_block<Rows, Vectors, ask>(keys + at, asked.from(at, read), order.lead, page_size,
+                                        head_dim, rows + r * head_dim, head_dim, scale,
                                         out + r * out_stride + at, out_stride);
         });
       });
@@ -171,7 +217,8 @@ void key_tile(const Key* keys, const Key* ahead, const ReadingOrder& order, Inde
 /// Entries whose values lie one after the other, and what lies as far into what is read later.
 template <class Value>
 struct ValueRun {
-  const Value *values = nullptr, *ahead = nullptr;
+  const Value* values = nullptr;
+  Ahead<Value> ahead;
   Index entries = 0;
 };
 
@@ -193,10 +240,11 @@ inline void value_block(const ValueRun<Value>* runs, Index count, Index column, 
     simd::spread<Vectors, Value>(total[r]);
   }
   for (Index run = 0; run < count; ++run) {
-    const Value *values = runs[run].values + column, *ahead = runs[run].ahead + column;
+    const Value* values = runs[run].values + column;
     const Index entries = runs[run].entries;
-    for (Index i = 0; i < entries; ++i) {
-      simd::prefetch<ask, Vectors>(ahead + i * head_dim);
+    const Ahead<Value> ahead =
+        runs[run].ahead.from(column, column * entries * Index{sizeof(Value)});
+    const auto add = [&](Index i) __attribute__((always_inline)) {
       simd::Floats row[std::size_t{Vectors}];
       simd::load_spread<Vectors>(values + i * head_dim, row);
       if constexpr (ask == simd::Ask::nothing) {
@@ -206,6 +254,15 @@ inline void value_block(const ValueRun<Value>* runs, Index count, Index column, 
         const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
         TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
       }
+    };
+    constexpr int at_once = Ahead<Value>::template kRows<ask, Vectors>;
+    Index i = 0;
+    for (; i + at_once <= entries; i += at_once) {
+      ahead.template ask_for<ask, Vectors, at_once>(i, head_dim);
+      TERSEKV_HOST_UNROLL for (int k = 0; k < at_once; ++k) add(i + k);
+    }
+    if constexpr (at_once > 1) {
+      for (; i < entries; ++i) add(i);
     }
     weights += entries;
   }

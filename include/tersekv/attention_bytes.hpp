@@ -49,7 +49,7 @@ inline void make_byte_row(const float* row, Index n, float scale, float* digits,
 /// Rows query rows against Vectors * kLanes entries of a page, `dims` of their dimensions. Sums of
 /// 65536 products of bytes fit 32 bits.
 template <int Rows, int Vectors, simd::Ask ask>
-inline void byte_key_block(const Int8* keys, const Int8* ahead, Index page_size, Index dims,
+inline void byte_key_block(const Int8* keys, const Ahead<Int8>& ahead, Index page_size, Index dims,
                            const ByteRows& rows, const float* scales, bool add, float* out,
                            Index out_stride) {
   simd::Ints sums[std::size_t{Rows}][std::size_t{kDigits}][std::size_t{Vectors}];
@@ -61,7 +61,7 @@ inline void byte_key_block(const Int8* keys, const Int8* ahead, Index page_size,
   const simd::Ints signs = simd::Ints{} + static_cast<std::int32_t>(0x80808080u);
   for (Index group = 0; 4 * group < dims; ++group) {
     const Index at = 4 * group * page_size;
-    simd::prefetch<ask, 4 * Vectors>(ahead + at);
+    ahead.ask_for<ask, 4 * Vectors>(group, 4 * page_size);
     simd::Ints k[std::size_t{Vectors}];
     TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       k[v] = simd::load_bytes(keys + at + 4 * v * simd::kLanes) ^ signs;  // + 128
@@ -93,15 +93,17 @@ inline constexpr int kByteVectors = std::max(1, kSumBlock / (Rows > 1 ? 2 * Rows
 
 /// out[r, i] = scale_i <rows[r], key i> for `vectors` * kLanes entries from `keys` on, or that more
 /// (`add`). As key_tile.
-inline void byte_key_tile(const Int8* keys, const Int8* ahead, bool from_memory, Index page_size,
-                          Index dims, Index vectors, const ByteRows& rows, Index num_rows,
-                          const float* scales, bool add, float* out, Index out_stride) {
+inline void byte_key_tile(const Int8* keys, const Ahead<Int8>& ahead, bool from_memory,
+                          Index page_size, Index dims, Index vectors, const ByteRows& rows,
+                          Index num_rows, const float* scales, bool add, float* out,
+                          Index out_stride) {
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
       with_ask_of<Int8, Rows>(from_memory, [&]<simd::Ask ask>() {
         for_runs<kByteVectors<Rows>>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
-          byte_key_block<Rows, Vectors, ask>(keys + 4 * at, (r == 0 ? ahead : keys) + 4 * at,
+          const Ahead<Int8> asked = r == 0 ? ahead : Ahead<Int8>::none(keys);
+          byte_key_block<Rows, Vectors, ask>(keys + 4 * at, asked.from(4 * at, at * dims),
                                              page_size, dims, rows.from(r), scales + at, add,
                                              out + r * out_stride + at, out_stride);
         });
@@ -132,12 +134,13 @@ inline float scaled_shares(const float* row, const float* scales, Index entries,
 /// sums[r, d] = factors[r] * sums[r, d] + units[r] * sum_i digits[r, i] * values[i, d]. As
 /// value_block, for entries in fours.
 template <int Rows, int Vectors, simd::Ask ask>
-inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_dim, Index entries,
-                             Index rest, const float* digits, Index stride, const float* units,
-                             const float* factors, float* sums, Index sum_stride) {
+inline void byte_value_block(const Int8* values, const Ahead<Int8>& ahead, Index head_dim,
+                             Index entries, Index rest, const float* digits, Index stride,
+                             const float* units, const float* factors, float* sums,
+                             Index sum_stride) {
   simd::Ints total[std::size_t{Rows}][std::size_t{kDigits}][std::size_t{Vectors}] = {};
   for (Index i = 0; i < entries; i += 4) {
-    simd::prefetch<ask, 4 * Vectors>(ahead + i * head_dim);
+    ahead.ask_for<ask, 4 * Vectors>(i / 4, 4 * head_dim);
     simd::Ints row[std::size_t{Vectors}];
     TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
       row[v] = simd::load_bytes(values + i * head_dim + 4 * v * simd::kLanes);
@@ -167,9 +170,9 @@ inline void byte_value_block(const Int8* values, const Int8* ahead, Index head_d
 }
 
 /// The same for `num_rows` rows and all columns. As value_tile.
-inline void byte_value_tile(const Int8* values, const Int8* ahead, bool from_memory, Index head_dim,
-                            Index entries, const float* digits, Index num_rows, Index stride,
-                            const float* units, const float* factors, float* sums,
+inline void byte_value_tile(const Int8* values, const Ahead<Int8>& ahead, bool from_memory,
+                            Index head_dim, Index entries, const float* digits, Index num_rows,
+                            Index stride, const float* units, const float* factors, float* sums,
                             Index sum_stride) {
   const Index vectors = padded_dim(head_dim) / simd::kLanes;
   for (Index r = 0; r < num_rows; r += kRowBlock) {
@@ -178,8 +181,9 @@ inline void byte_value_tile(const Int8* values, const Int8* ahead, bool from_mem
         for_runs<kByteVectors<Rows>>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
           const Index rest = ask == simd::Ask::nothing && r == 0 && v == 0 ? 4 * after : 0;
+          const Ahead<Int8> asked = r == 0 ? ahead : Ahead<Int8>::none(values);
           byte_value_block<Rows, Vectors, ask>(
-              values + 4 * at, (r == 0 ? ahead : values) + 4 * at, head_dim, entries, rest,
+              values + 4 * at, asked.from(4 * at, at * entries), head_dim, entries, rest,
               digits + r * stride, stride, units + r, factors == nullptr ? nullptr : factors + r,
               sums + r * sum_stride + at, sum_stride);
         });

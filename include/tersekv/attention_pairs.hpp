@@ -91,7 +91,7 @@ inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index lead, 
 }
 
 /// As key_tile, for rows that are also there as `pairs`, or not, if that is null.
-inline void pair_tile(const BFloat16* keys, const BFloat16* ahead, const ReadingOrder& order,
+inline void pair_tile(const BFloat16* keys, const Ahead<BFloat16>& ahead, const ReadingOrder& order,
                       Index page_size, Index head_dim, Index vectors, const float* rows,
                       const float* pairs, Index num_rows, float scale, float* out,
                       Index out_stride) {
@@ -101,7 +101,7 @@ inline void pair_tile(const BFloat16* keys, const BFloat16* ahead, const Reading
       with_ask_of<BFloat16, Rows>(order.memory, [&]<simd::Ask ask>() {
         const auto block = [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
-          pair_block<Rows, Vectors, ask>(keys + at, (r == 0 ? ahead : keys) + at, order.lead,
+          pair_block<Rows, Vectors, ask>(keys + at, (r == 0 ? ahead.rows : keys) + at, order.lead,
                                          page_size, head_dim, pairs + r * head_dim / 2, scale,
                                          out + r * out_stride + at, out_stride);
         };
@@ -115,8 +115,8 @@ inline void pair_tile(const BFloat16* keys, const BFloat16* ahead, const Reading
   }
   if (even == vectors) return;
   const Index at = even * simd::kLanes;
-  key_tile(keys + at, ahead + at, order, page_size, head_dim, vectors - even, rows, num_rows, scale,
-           out + at, out_stride);
+  key_tile(keys + at, ahead.from(at, at * head_dim * Index{sizeof(BFloat16)}), order, page_size,
+           head_dim, vectors - even, rows, num_rows, scale, out + at, out_stride);
 }
 
 }  // namespace tersekv::detail

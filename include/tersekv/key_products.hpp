@@ -62,8 +62,9 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
             const Index next = slot - at + page_size < last ? page + 1 : page;
             const Index skip = from * page_size + 4 * at;
             byte_key_block<1, Vectors, ask>(
-                head.key_page(page) + skip, head.key_page(next) + skip, page_size, dims,
-                {digits, units, most}, head.key_scale_page(page) + at, from > 0, out + slot, 0);
+                head.key_page(page) + skip, {head.key_page(next) + skip, AskedLines()}, page_size,
+                dims, {digits, units, most}, head.key_scale_page(page) + at, from > 0, out + slot,
+                0);
           });
     });
   }

@@ -48,6 +48,12 @@ inline constexpr bool kAsksFar = kZen != 5;
 #else
 inline constexpr bool kAsksFar = false;
 #endif
+/// Whether attention asks for it in lines apart instead: on those of Intel's where that was timed.
+#if defined(__AVX512F__)
+inline constexpr bool kAsksApart = kZen == 0;
+#else
+inline constexpr bool kAsksApart = false;
+#endif
 
 /// Lanes of the widest vectors: what is laid out in whole vectors is so for them, and a program of
 /// parts compiled for different machines agrees about it.
@@ -127,12 +133,13 @@ inline void ask(const void* p, Index bytes) {
 }
 
 /// Who reads asks for as much of what comes later, near or far: into the first-level cache, as what
-/// lies in the second is then moved but once, or into the second.
-enum class Ask { nothing, near, far };
-/// Asks so for the memory of Vectors vectors of elements from p on.
+/// lies in the second is then moved but once, or into the second; or into the first in lines apart
+/// (detail::AskedLines).
+enum class Ask { nothing, near, far, apart };
+/// Asks near or far for the memory of Vectors vectors of elements from p on.
 template <Ask ask, int Vectors, class T>
 [[gnu::always_inline]] inline void prefetch([[maybe_unused]] const T* p) {
-  if constexpr (ask != Ask::nothing) {
+  if constexpr (ask == Ask::near || ask == Ask::far) {
     constexpr int line = 64 / static_cast<int>(sizeof(T));
     TERSEKV_HOST_UNROLL for (int i = 0; i < Vectors * kLanes; i += line) {
       __builtin_prefetch(p + i, 0, ask == Ask::near ? 3 : 2);

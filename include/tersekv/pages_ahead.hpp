@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "tersekv/asked_lines.hpp"
+#include "tersekv/config.hpp"
+#include "tersekv/head_view.hpp"
+
+namespace tersekv::detail {
+
+/// The lines that attention asks for along with a page, of a head whose pages it reads in order:
+/// those of pages that come later, from the first key to the last value. Of the next page where the
+/// head may be in the last level's cache; where it may have left that, of the next four pages side
+/// by side, along with those of four.
+template <class Head>
+class PagesAhead {
+ public:
+  PagesAhead(const Head& head, Index visible)
+      : head_(head), last_(head.page_index(visible - 1)), in_fours_(visible >= kMemoryEntries) {
+    const auto* keys = reinterpret_cast<const std::byte*>(head.key_page(0));
+    const auto* values = reinterpret_cast<const std::byte*>(head.value_page(0));
+    key_bytes_ = head.head_dim() * Index{sizeof(typename Head::Key)};
+    value_bytes_ = head.head_dim() * Index{sizeof(typename Head::Value)};
+    to_values_ = values - keys;
+    bytes_ = to_values_ + head.page_size() * value_bytes_;
+  }
+
+  /// Those for who begins with the keys of entry `start`, or with its value.
+  AskedLines with_keys(Index start) const { return lines(start, 0, key_bytes_); }
+  AskedLines with_values(Index start) const { return lines(start, to_values_, value_bytes_); }
+  /// Asks for as much as lies between a page's keys and its values.
+  void ask_for_rest(Index start) const {
+    const Index all_keys = head_.page_size() * key_bytes_;
+    const AskedLines rest = lines(start, all_keys, 0);
+    const Index times = (to_values_ - all_keys) / AskedLines::kBytes;
+    for (Index i = 0; i < times; ++i) rest.template ask<AskedLines::kPlaces>(i);
+  }
+
+ private:
+  AskedLines lines(Index start, Index before, Index entry_bytes) const {
+    const Index index = head_.page_index(start), next = in_fours_ ? (index & -4) + 4 : index + 1;
+    const AskedLines all =
+        in_fours_ ? AskedLines(keys(next), keys(next + 1), keys(next + 2), keys(next + 3))
+                  : AskedLines::of_quarters(keys(next), bytes_);
+    return all.after((in_fours_ ? index % 4 * bytes_ : 0) + before +
+                     head_.in_page(start) * entry_bytes);
+  }
+  const void* keys(Index index) const { return head_.key_page(std::min(index, last_)); }
+
+  const Head& head_;
+  Index last_;
+  bool in_fours_;
+  Index key_bytes_ = 0, value_bytes_ = 0;  ///< of an entry
+  Index to_values_ = 0, bytes_ = 0;        ///< of a page: up to its first value, and to the last
+};
+
+}  // namespace tersekv::detail

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention asks for ahead of reading it: all of it, and nothing twice.
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "bare_head.hpp"
+#include "tersekv/pages_ahead.hpp"
+#include "tersekv/tersekv.hpp"
+
+using namespace tersekv;
+using detail::AskedLines;
+using support::BareHead;
+
+namespace {
+
+/// How often each line is asked for.
+using Lines = std::map<const std::byte*, int>;
+
+/// Those asked for by who reads `bytes` bytes meanwhile.
+void ask(const AskedLines& asked, Index bytes, Lines& lines) {
+  for (Index i = 0; i < bytes / AskedLines::kBytes; ++i) {
+    for (int place = 0; place < AskedLines::kPlaces; ++place) ++lines[asked.line(place, i)];
+  }
+}
+/// Lines of the `bytes` bytes from p on that were asked for; none may have been asked for twice.
+Index asked_of(const Lines& lines, const void* p, Index bytes) {
+  const auto* first = static_cast<const std::byte*>(p);
+  Index count = 0;
+  for (Index at = 0; at < bytes; at += AskedLines::kLine) {
+    const auto found = lines.find(first + at);
+    if (found == lines.end()) continue;
+    REQUIRE(found->second == 1);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("lines of four quarters are all lines") {
+  const std::vector<std::byte> memory(8192);
+  Lines lines;
+  const auto asked = AskedLines::of_quarters(memory.data(), 8192);
+  ask(asked, 4096, lines);
+  CHECK(asked_of(lines, memory.data(), 8192) == 64);
+  ask(asked.after(4096), 4096, lines);
+  CHECK(asked_of(lines, memory.data(), 8192) == 128);
+  CHECK(lines.size() == 128);
+}
+
+namespace {
+
+template <class T, class PolicyType>
+void check_pages(const PolicyType& policy, Index n, Index page_size) {
+  const Index dim = 64, row = dim * Index{sizeof(T)}, keys_bytes = page_size * row;
+  BareHead<PolicyType, T> bare(policy, {.head_dim = dim, .scale = 1.0f}, n, n, page_size);
+  const auto head = bare.head();
+  const detail::PagesAhead ahead(head, n);
+  const Index first = n >= detail::kMemoryEntries ? 4 : 1;  // page that others ask for
+  const auto* keys = reinterpret_cast<const std::byte*>(head.key_page(0));
+  const Index to_values = reinterpret_cast<const std::byte*>(head.value_page(0)) - keys;
+  const Index bytes = to_values + keys_bytes;
+  // Attention goes on block by block.
+  const Index block = block_entries(page_size), read = block * row;
+  Lines lines;
+  for (Index start = 0; start < 8 * page_size; start += block) {
+    ask(ahead.with_keys(start), read, lines);
+    if (start % page_size == 0) {
+      ask(ahead.with_keys(start).after(keys_bytes), to_values - keys_bytes, lines);
+    }
+    ask(ahead.with_values(start), read, lines);
+  }
+  for (Index page = 0; page < 8 + first; ++page) {
+    CAPTURE(n, page, bytes);
+    const Index asked = asked_of(lines, head.key_page(page), bytes);
+    // Fours of lines that no whole step is left for are not asked for.
+    CHECK(asked >= (page < first ? 0 : bytes / AskedLines::kLine - 12));
+    CHECK(asked <= (page < first ? 0 : bytes / AskedLines::kLine + 1));
+  }
+  // Beyond the last page there is nothing to ask for.
+  const Index last_index = head.page_index(n - 1);
+  const auto* last = reinterpret_cast<const std::byte*>(head.key_page(last_index));
+  for (int place = 0; place < AskedLines::kPlaces; ++place) {
+    const std::byte* line = ahead.with_keys(n - 1).line(place, 0);
+    CHECK(line >= last);
+    CHECK(line < last + bytes);
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("pages are asked for whole, and once, by those before them", "", float, Half,
+                   BFloat16, Int8) {
+  for (const Index page_size : {64, 512}) {
+    for (const Index n : {12 * page_size, detail::kMemoryEntries}) {
+      check_pages<TestType>(Full{}, n, page_size);
+      check_pages<TestType>(make_zsmerge({}), n, page_size);  // weights before the values
+    }
+  }
+}
