@@ -58,7 +58,7 @@ void check_pages(const PolicyType& policy, Index n, Index page_size) {
   const Index dim = 64, row = dim * Index{sizeof(T)}, keys_bytes = page_size * row;
   BareHead<PolicyType, T> bare(policy, {.head_dim = dim, .scale = 1.0f}, n, n, page_size);
   const auto head = bare.head();
-  const detail::PagesAhead ahead(head, n);
+  const detail::PagesAhead ahead(head, n, false), of_keys(head, n, true);
   const Index first = n >= detail::kMemoryEntries ? 4 : 1;  // page that others ask for
   const auto* keys = reinterpret_cast<const std::byte*>(head.key_page(0));
   const Index to_values = reinterpret_cast<const std::byte*>(head.value_page(0)) - keys;
@@ -79,6 +79,16 @@ void check_pages(const PolicyType& policy, Index n, Index page_size) {
     // Fours of lines that no whole step is left for are not asked for.
     CHECK(asked >= (page < first ? 0 : bytes / AskedLines::kLine - 12));
     CHECK(asked <= (page < first ? 0 : bytes / AskedLines::kLine + 1));
+  }
+  // Who reads keys alone asks for them alone.
+  lines.clear();
+  for (Index start = 0; start < 8 * page_size; start += block) {
+    ask(of_keys.with_keys(start), read, lines);
+  }
+  for (Index page = first; page < 8 + first; ++page) {
+    const std::byte* at = reinterpret_cast<const std::byte*>(head.key_page(page));
+    CHECK(asked_of(lines, at, keys_bytes) == keys_bytes / AskedLines::kLine);
+    CHECK(asked_of(lines, at + keys_bytes, bytes - keys_bytes) == 0);
   }
   // Beyond the last page there is nothing to ask for.
   const Index last_index = head.page_index(n - 1);

@@ -57,7 +57,7 @@ class AttentionPass {
         key_order_(
             order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * Index{sizeof(Key)})),
         value_order_(order(block_, dim_ * Index{sizeof(Value)})),
-        pages_ahead_(head, request.visible),
+        pages_ahead_(head, request.visible, request.out == nullptr),
         tile_shift_(std::countr_zero(static_cast<std::uint64_t>(tile_))),
         kept_(request.attention != nullptr),
         section_(own_sums(1)),
@@ -296,8 +296,8 @@ class AttentionPass {
                  factors, section_.values(blind), row_floats_);
     }
     const Index page = head_.page_index(start);
-    if (from_memory_ && !asks_apart() && page < last_page() && head_.in_page(stop) == 0)
-      head_.read_on(page);
+    const bool ends_page = page < last_page() && head_.in_page(stop) == 0;
+    if (from_memory_ && !asks_apart() && ends_page) head_.read_on(page);
   }
 
   /// Exponentials times the scales of their values, in digits, into the tile: those that are kept

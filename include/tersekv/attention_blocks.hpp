@@ -100,6 +100,7 @@ struct ReadingOrder {
     return std::min(rows, std::max(asked / kKeyRun * kKeyRun, kKeyRun));
   }
 };
+
 /// What is read after a block's rows and asked for by it: as many rows, in the order in which they
 /// are read, or the lines.
 template <class T>
@@ -134,6 +135,7 @@ struct Ahead {
     }
   }
 };
+
 /// Row `row` of those at `rows`, or after `count` of them of those at `ahead`.
 template <class T>
 const T* row_later(const T* rows, const T* ahead, Index count, Index row_size, Index row) {
@@ -148,8 +150,9 @@ inline void key_block(const Key* keys, const Ahead<Key>& ahead, Index lead, Inde
                       Index out_stride) {
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
-    const Key* later = row_later(keys, ahead.rows, head_dim, page_size, start + lead);
-    const Ahead<Key> asked{later - start * page_size, ahead.lines};
+    const Index asked_before = start * Ahead<Key>::template kLines<Vectors> * AskedLines::kLine;
+    const Ahead<Key> asked{row_later(keys, ahead.rows, head_dim, page_size, start + lead),
+                           ahead.lines.after(asked_before)};
     simd::Floats sums[std::size_t{Rows}][std::size_t{Vectors}] = {};
     const auto add = [&](Index j) __attribute__((always_inline)) {
       simd::Floats k[std::size_t{Vectors}];
@@ -165,7 +168,7 @@ inline void key_block(const Key* keys, const Ahead<Key>& ahead, Index lead, Inde
     constexpr int at_once = std::max(pairs ? 2 : 1, Ahead<Key>::template kRows<ask, Vectors>);
     Index j = start;
     for (; j + at_once <= end; j += at_once) {
-      asked.template ask_for<ask, Vectors, at_once>(j, page_size);
+      asked.template ask_for<ask, Vectors, at_once>(j - start, page_size);
       TERSEKV_HOST_UNROLL for (int i = 0; i < at_once; ++i) add(j + (pairs ? i ^ 1 : i));
     }
     if constexpr (at_once > 2 && pairs) {

@@ -17,14 +17,15 @@ namespace tersekv::detail {
 template <class Head>
 class PagesAhead {
  public:
-  PagesAhead(const Head& head, Index visible)
+  /// For who reads `visible` entries, or their keys alone.
+  PagesAhead(const Head& head, Index visible, bool keys_alone)
       : head_(head), last_(head.page_index(visible - 1)), in_fours_(visible >= kMemoryEntries) {
     const auto* keys = reinterpret_cast<const std::byte*>(head.key_page(0));
     const auto* values = reinterpret_cast<const std::byte*>(head.value_page(0));
     key_bytes_ = head.head_dim() * Index{sizeof(typename Head::Key)};
     value_bytes_ = head.head_dim() * Index{sizeof(typename Head::Value)};
-    to_values_ = values - keys;
-    bytes_ = to_values_ + head.page_size() * value_bytes_;
+    to_values_ = keys_alone ? head.page_size() * key_bytes_ : values - keys;
+    bytes_ = to_values_ + (keys_alone ? 0 : head.page_size() * value_bytes_);
   }
 
   /// Those for who begins with the keys of entry `start`, or with its value.
