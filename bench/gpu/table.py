@@ -7,9 +7,9 @@ import io
 import sys
 
 import goals  # which says where what is shared lies
-import markdown
+import markdown_tables
 import measured
-from markdown import fixed, percent, rows, text
+from markdown_tables import fixed, percent, rows, text
 
 TIMED = ("attention", "steps", "graphs", "budgets")
 LISTED = ("batches", "left_out", "failed")
@@ -60,7 +60,7 @@ def attention(results):
     if fewer:
         print("\\* fewer copies than it takes to pass the L2 three times:\n")
         print("\n".join(fewer) + "\n")
-    markdown.skips(results)
+    markdown_tables.skips(results)
 
 
 def steps(results):
@@ -107,7 +107,7 @@ def verdicts(report):
     device = report["device"].get("name", "?")
     if goals.DEVICE not in device:
         print(f"They are set for an {goals.DEVICE}; this is {device}.\n")
-    markdown.verdicts(goals.all_goals(report))
+    markdown_tables.verdicts(goals.all_goals(report))
 
 
 def main(path, stages_path=None):
@@ -134,8 +134,8 @@ def main(path, stages_path=None):
             section(results)
         else:
             print(f"## {section.__name__}\n\nNot measured.\n")
-    markdown.failures("Failed", report["failed"])
-    markdown.failures("Left out", report["left_out"])
+    markdown_tables.failures("Failed", report["failed"])
+    markdown_tables.failures("Left out", report["left_out"])
 
 
 if __name__ == "__main__":

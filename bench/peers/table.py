@@ -6,9 +6,9 @@ import io
 import sys
 
 import goals  # which says where what is shared lies
-import markdown
+import markdown_tables
 import measured
-from markdown import fixed, percent, rows, text
+from markdown_tables import fixed, percent, rows, text
 
 SECTIONS = tuple(goals.OF_SECTION)
 DISTURBED = 0.1  # cores that others keep busy
@@ -44,7 +44,7 @@ def attention(results):
         if chosen:
             print(f"### {chosen[0]['entries']} entries\n")
             rows(head, [attention_row(r) for r in chosen])
-    markdown.skips(results)
+    markdown_tables.skips(results)
 
 
 def attention_row(result):
@@ -121,7 +121,7 @@ def prompts(results):
            text(rate(r["product_flops"], goals.median(r["samples_us"], "product"))),
            text((goals.median(r["samples_us"], "ours") or 0) / 1000), kib(r["bytes"])]
           for r in results])
-    markdown.skips(results)
+    markdown_tables.skips(results)
 
 
 ENGINES = ("ours", "ours_h2o", "ours_keepkv", "llama_cpp", "llama_cpp_flash", "openvino",
@@ -162,7 +162,7 @@ def engine(results):
             if result["wrong"]:
                 print(f"NOT the same model, by that: {', '.join(result['wrong'])}. Their speed is of "
                       "what they make of the file.\n")
-    markdown.skips([r for r in results if r["kind"] in ("decode", "prompt")])
+    markdown_tables.skips([r for r in results if r["kind"] in ("decode", "prompt")])
 
 
 def per_second(samples, name):
@@ -187,7 +187,7 @@ def main(path):
     print("\nMedians of samples taken in turns; ratios are medians of ratios within a round. How to read "
           "them: [bench/peers/README.md](../peers/README.md).\n")
     print("## Goals\n")
-    markdown.verdicts(goals.all_goals(report))
+    markdown_tables.verdicts(goals.all_goals(report))
     disturbed(report)
     for section in (attention, steps, overheads, streaming, prompts, engine):
         if report[section.__name__]:
@@ -195,7 +195,7 @@ def main(path):
         else:
             why = report.get("notes", {}).get(section.__name__)
             print(f"## {section.__name__}\n\nNot measured{': ' + why if why else ''}.\n")
-    markdown.failures("Failed", report["failed"])
+    markdown_tables.failures("Failed", report["failed"])
 
 
 if __name__ == "__main__":
