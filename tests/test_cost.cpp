@@ -4,6 +4,7 @@
 // over the keys, per live entry. Timings belong to the benchmarks.
 
 #include <catch2/catch_test_macros.hpp>
+#include <cstdint>
 #include <string>
 
 #include "bare_head.hpp"
@@ -21,11 +22,12 @@ using tersekv::Index;
 namespace {
 
 struct Cost {
-  long statistics = 0;           // accesses; to write where one has just read is one of both
-  long keys = 0;                 // dot products of a key with a vector
-  long comparisons = 0;          // entries looked at by reductions
-  long copies = 0;               // of entries, to other slots
-  Index column = -1, slot = -1;  // of the latest access
+  long statistics = 0;        // accesses; to write where one has just read is one of both
+  long keys = 0;              // dot products of a key with a vector
+  long comparisons = 0;       // entries looked at by reductions
+  long copies = 0;            // of entries, to other slots
+  Index slot = -1;            // of the latest access
+  std::uint64_t columns = 0;  // of that slot, a bit for each
 };
 
 /// A head that counts who asks for its statistics, and moves its entries.
@@ -44,7 +46,7 @@ class CountingHead : public tersekv::Head<float, float> {
   }
   template <class Slot, class T>
   void set_stat(Index column, Slot slot, T x) const {
-    if (cost_.column != column || cost_.slot != Index{slot}) count(column, slot);
+    if (cost_.slot != Index{slot} || (cost_.columns >> column & 1) == 0) count(column, slot);
     Head::set_stat(column, slot, x);
   }
   void copy_entry(Index from, Index to) const {
@@ -59,7 +61,8 @@ class CountingHead : public tersekv::Head<float, float> {
  private:
   template <class Slot>
   void count(Index column, const Slot& slot) const {
-    cost_.column = column;
+    if (cost_.slot != Index{slot}) cost_.columns = 0;
+    cost_.columns |= std::uint64_t{1} << column;
     cost_.slot = slot;
     if constexpr (requires { slot.live; }) {
       cost_.statistics += slot.live;

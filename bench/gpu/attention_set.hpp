@@ -97,18 +97,16 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
     args.part_sum = workspace_.part_sum();
     const tersekv::cuda::Tuning tuning;
     work.observe = (mode & kRows) != 0;  // by Full, which has no use for it
-    const int team = tersekv::cuda::choose_team(heads(), longest(), Runtime::multiprocessors(),
+    const int team = tersekv::cuda::choose_team(heads(), longest(), tersekv::cuda::kNumbersOfBlock,
+                                                Runtime::multiprocessors(),
                                                 tersekv::cuda::DeviceScratch::kMostTeamBlocks);
-    if (team == 1) {  // as in a cache
-      return tersekv::cuda::launch_decode<Runtime, Dims, Step>(
-          work, shape_.lengths, workspace_.parts(), tuning, workspace_.arrivals(), stream);
-    }
     tersekv::cuda::launch_attention<Runtime, Dims>(args, shape_.lengths, workspace_.parts(), tuning,
                                                    stream);
     work.join = args.splits > 1;
     if (!work.join && !work.observe) return;
-    Runtime::template launch<Step>(tersekv::cuda::Grid{static_cast<int>(heads()) * team}, team,
-                                   workspace_.barrier_words(), stream, work);
+    const int blocks = static_cast<int>(heads()) * team;
+    Runtime::template launch<Step>(tersekv::cuda::Grid{blocks}, team, workspace_.barrier_words(),
+                                   stream, work, tersekv::cuda::step_threads<Runtime>(blocks));
   }
 
   void probe(Index copy, Index blocks_per_multiprocessor, Stream stream) override {

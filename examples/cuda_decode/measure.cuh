@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -60,14 +62,17 @@ class Caches {
   /// As if a prompt had passed: random keys and values in chunks, the last queries of each shown to
   /// the policy, a compression after each.
   void fill() {
+    const bool watched = isatty(STDERR_FILENO) != 0;
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-      std::fprintf(stderr, "\r%-14s filling the cache of layer %zu of %zu ", name_.c_str(),
-                   layer + 1, layers_.size());
+      if (watched) {
+        std::fprintf(stderr, "\r%-14s filling the cache of layer %zu of %zu ", name_.c_str(),
+                     layer + 1, layers_.size());
+      }
       for (Index start = 0; start < context_; start += kChunk) {
         fill(layers_[layer], std::min(kChunk, context_ - start));
       }
     }
-    std::fprintf(stderr, "\r%60s\r", "");
+    if (watched) std::fprintf(stderr, "\r%60s\r", "");
   }
 
   /// The part of a step that is a layer's cache's. Asynchronous, may be captured.

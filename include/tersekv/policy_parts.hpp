@@ -129,6 +129,15 @@ struct MergerBase {
 
 namespace detail {
 
+/// What is read of an entry, to be written together.
+template <class A, class B>
+struct Both {
+  A first;
+  B second;
+};
+template <class A, class B>
+Both(A, B) -> Both<A, B>;
+
 using AnyHead = Head<float, float>;  // parts are templates; this is what the concepts try them with
 
 /// Whether a scorer, or a policy, has left `observe` as it came.

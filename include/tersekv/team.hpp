@@ -85,6 +85,14 @@ class SerialTeam {
     }
   }
 
+  /// write(slot, read(slot)) for the same slots, where some may be read before others are written:
+  /// what is written for one slot is read for no other. A device then waits for many numbers at a
+  /// time.
+  template <class Head, class Read, class Write>
+  TERSEKV_HD void for_each_vector(const Head& head, Index n, Read&& read, Write&& write) const {
+    for_each_vector(head, n, [&](auto slot) { write(slot, read(slot)); });
+  }
+
   /// f() on one lane.
   template <class F>
   TERSEKV_HD void once(F&& f) const {

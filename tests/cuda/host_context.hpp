@@ -182,18 +182,6 @@ class Context {
     __atomic_compare_exchange_n(p, &expected, x, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
   }
-  bool arrive_last(std::int32_t* count, int blocks) const {
-    barrier();
-    if (thread_ == 0) {
-      const bool last = __atomic_fetch_add(count, 1, __ATOMIC_ACQ_REL) == blocks - 1;
-      if (last) *count = 0;
-      put(block_.slots[0], last);
-    }
-    barrier();
-    const bool last = get<bool>(block_.slots[0]);
-    barrier();
-    return last;
-  }
 
   int team_blocks() const { return team_; }
   int team_rank() const { return rank_; }
@@ -229,8 +217,8 @@ class Context {
 
 /// Runs a body over a grid. `team` consecutive blocks in x run at once.
 template <class Body>
-void run(Grid grid, std::size_t shared_bytes, int team, const typename Body::Args& args) {
-  constexpr int threads = Body::kThreads;
+void run(Grid grid, std::size_t shared_bytes, int team, const typename Body::Args& args,
+         int threads = Body::kThreads) {
   struct Shared {
     Shared(int n, std::size_t bytes, int blocks) : team_barrier(n * blocks) {
       for (int b = 0; b < blocks; ++b) {

@@ -16,7 +16,7 @@ namespace host_cuda {
 /// when allocated, and its streams do everything at once.
 struct Runtime {
   using Stream = int;
-  static constexpr int kAttentionWarps = 2, kTeamThreads = 32, kAppendThreads = 32;
+  static constexpr int kAttentionWarps = 2, kTeamThreads = 64, kAppendThreads = 32;
 
   static void* allocate(std::size_t size) {
     void* memory = std::aligned_alloc(256, (size + 511) / 256 * 256);
@@ -51,13 +51,14 @@ struct Runtime {
     return 8;
   }
   template <class Body>
-  static void launch(Grid grid, int team, std::uint32_t*, Stream, const typename Body::Args& args) {
+  static void launch(Grid grid, int team, std::uint32_t*, Stream, const typename Body::Args& args,
+                     int threads = Body::kThreads) {
     if (captured != nullptr) {
-      captured->push_back([=] { run<Body>(grid, Body::kSharedBytes, team, args); });
+      captured->push_back([=] { run<Body>(grid, Body::kSharedBytes, team, args, threads); });
       return;
     }
     ++launches;
-    run<Body>(grid, Body::kSharedBytes, team, args);
+    run<Body>(grid, Body::kSharedBytes, team, args, threads);
   }
 
   // What a step may not do, and how often it did.

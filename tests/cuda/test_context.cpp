@@ -128,31 +128,6 @@ struct MmaBody {
   }
 };
 
-constexpr int kBlocksThatArrive = 5;
-struct ArrivalBody {
-  struct Args {
-    int* written;  // [y, x]
-    int* out;      // [y]: the sum over x, times the block's threads, added up over launches
-    std::int32_t* count;
-  };
-  static constexpr int kThreads = kThreadsOfTest;
-  static constexpr std::size_t kSharedBytes = 0;
-
-  template <class C>
-  static TERSEKV_HD void run(const C& c, const Args& args) {
-    int* row = args.written + c.block().y * kBlocksThatArrive;
-    if (c.thread() == c.threads() - 1) row[c.block().x] = c.block().x + 1;
-    if (!c.arrive_last(args.count + c.block().y, kBlocksThatArrive)) return;
-    int sum = 0;
-    for (int x = 0; x < kBlocksThatArrive; ++x) sum += row[x];
-    const int total = c.reduce(sum, [](int a, int b) { return a + b; });
-    if (c.thread() == 0) {
-      int& out = args.out[c.block().y];
-      out = total + (out < 0 ? 0 : out);
-    }
-  }
-};
-
 struct TeamBody {
   struct Args {
     int* shared;  // [blocks]
@@ -268,17 +243,6 @@ TEST_CASE("context: mma multiplies, load_transposed transposes", "[small]") {
   on_device::require_device();
   check_mma<Half>(1e-4);
   check_mma<BFloat16>(1e-4);
-}
-
-TEST_CASE("context: the last block to arrive sees what the others wrote", "[small]") {
-  on_device::require_device();
-  const Array<int> written(3 * kBlocksThatArrive, -1), out(3, -1);
-  const Array<std::int32_t> count(3, 0);
-  for (int launch = 1; launch <= 2; ++launch) {  // the counts are zero again
-    on_device::run<ArrivalBody>({kBlocksThatArrive, 3}, 1,
-                                {written.data(), out.data(), count.data()});
-    CHECK(out.host() == std::vector<int>(3, launch * 15 * kThreadsOfTest));
-  }
 }
 
 TEST_CASE("context: blocks of a team meet", "[small]") {

@@ -24,7 +24,8 @@ struct Setting {
   int splits = 0;
   float alpha = 0;
   GroupReduce reduce = GroupReduce::sum;
-  double logits = 4;  // about the largest
+  double logits = 4;    // about the largest
+  bool rising = false;  // weights, from the first entry to the last
 };
 
 std::ostream& operator<<(std::ostream& out, const Setting& s) {
@@ -78,7 +79,9 @@ void compare(const Setting& s, Random& random, const Tolerance& tolerance) {
   const auto v = narrowed<T>(random.normals(s.length * s.kv_heads * s.dim));
   std::vector<float> weights;
   for (Index i = 0; i < s.length * s.kv_heads; ++i) {
-    weights.push_back(std::pow(10.0f, random.uniform(-3, 6)));
+    const double place = static_cast<double>(i) / static_cast<double>(s.length * s.kv_heads);
+    weights.push_back(
+        std::pow(10.0f, s.rising ? static_cast<float>(9 * place - 3) : random.uniform(-3, 6)));
   }
   GivenWeights policy;
   policy.exponent = s.alpha;
@@ -214,6 +217,16 @@ TEST_CASE("device: attention of a prompt's rows agrees with the CPU") {
     compare<Half, Half, Half, HalfDims>(s, random, kHalf);
     s.splits = 2;
     compare<Half, Half, Half, HalfDims>(s, random, kHalf);
+  }
+}
+
+TEST_CASE("device: more splits than a warp has lanes are joined") {
+  on_device::require_device();
+  Random random(7);
+  Setting s{.dim = 32, .kv_heads = 1, .length = 33 * 64 - 7, .splits = 33, .alpha = 1};
+  s.rising = true;  // so that the last of them is what the others are relative to
+  for (s.group = 1; s.group <= 2; ++s.group) {
+    compare<float, float, float, FloatDims>(s, random, kFloat);
   }
 }
 

@@ -49,7 +49,7 @@ struct Interrupted {
 };
 
 template <class T, class Policy>
-void check_step(const Policy& policy, int wanted_launches) {
+void check_step(const Policy& policy) {
   Random random(1);
   using Tokens = on_device::TokensOf<T>;
   DeviceCache<Policy, T> cache(config(2, 20), policy, {.max_chunk = 40, .max_length = 80});
@@ -61,17 +61,17 @@ void check_step(const Policy& policy, int wanted_launches) {
   CHECK(Runtime::allocations == allocations);
   CHECK(Runtime::copies_to_host == copies);
   CHECK(Runtime::synchronizations == waits);
-  CHECK(Runtime::launches == launches + wanted_launches);
+  CHECK(Runtime::launches == launches + 3);
 }
 
 }  // namespace
 
-TEST_CASE("device: a step of a batch is two or three launches and asks for nothing else") {
-  check_step<Half>(StreamingLLM{}, 2);
-  check_step<Half>(ZSMerge{}, 2);
-  check_step<Half>(make_kvzap({.window = 4}), 2);
-  check_step<Half>(KeepKV{}, 3);
-  check_step<float>(ZSMerge{}, 3);
+TEST_CASE("device: a step of a batch is three launches and asks for nothing else") {
+  check_step<Half>(StreamingLLM{});
+  check_step<Half>(ZSMerge{});
+  check_step<Half>(make_kvzap({.window = 4}));
+  check_step<Half>(KeepKV{});
+  check_step<float>(ZSMerge{});
 }
 
 TEST_CASE("device: bytes are all that was allocated") {
@@ -154,7 +154,7 @@ int shared_banks(int rows, int chunks, At&& at) {
 template <int Dim, class Codec = Half>
 void check_banks() {
   CAPTURE(Dim);
-  using Ring = tersekv::cuda::TileRing<Codec, Codec, Dim, true>;
+  using Ring = tersekv::cuda::TileRing<Codec, Codec, Dim, 128, true>;
   CHECK(shared_banks(Dim, Ring::kKeyChunks, Ring::key_at) == 0);
   CHECK(shared_banks(Ring::kEntries, Ring::kValueChunks, Ring::value_at) == 0);
   std::vector<bool> taken(static_cast<std::size_t>(Ring::kEntries * Ring::kValueChunks), false);
@@ -204,29 +204,46 @@ TEST_CASE("plan: splits fill the device, and no more") {
     }
   }
   using tersekv::cuda::choose_team;
-  CHECK(choose_team(8, 100, 132, 8) == 1);
-  CHECK(choose_team(8, 131072, 132, 8) == 8);
-  CHECK(choose_team(64, 131072, 132, 8) == 2);
-  CHECK(choose_team(512, 131072, 132, 8) == 1);
+  CHECK(choose_team(8, 100, 4096, 132, 8) == 1);
+  CHECK(choose_team(8, 131072, 4096, 132, 8) == 8);
+  CHECK(choose_team(8, 131072, 32768, 132, 8) == 8);
+  CHECK(choose_team(8, 65535, 32768, 132, 8) == 2);
+  CHECK(choose_team(64, 131072, 4096, 132, 8) == 2);
+  CHECK(choose_team(512, 131072, 4096, 132, 8) == 1);
 }
 
 TEST_CASE("device: a head for which there are too few pages takes none from another") {
   std::byte pages[3];
   std::byte* list[] = {pages, pages + 1, pages + 2};
-  for (const std::int32_t wanted : {5, 2, 1}) {
-    CAPTURE(wanted);
-    std::int32_t idle = 3;
+  const auto taken = [&](std::int32_t there, std::int32_t wanted, std::int32_t by_other) {
+    std::int32_t idle = there;
     const tersekv::cuda::FreePages free{list, &idle};
     std::byte* mine[5] = {};
-    std::byte* theirs[2] = {};
+    std::byte* theirs[5] = {};
     bool got_theirs = false;
     std::function<void()> none,
-        other = [&] { got_theirs = free.take(Interrupted{none}, 2, theirs); };
+        other = [&] { got_theirs = free.take(Interrupted{none}, by_other, theirs); };
     const bool got_mine = free.take(Interrupted{other}, wanted, mine);
-    CHECK(got_theirs);
-    CHECK((theirs[0] == pages + 1 && theirs[1] == pages + 2));
-    CHECK(got_mine == (wanted == 1));
-    CHECK(mine[0] == (got_mine ? pages : nullptr));
-    CHECK(idle == (got_mine ? 0 : 1));
-  }
+    CAPTURE(there, wanted, by_other);
+    CHECK(idle == there - (got_mine ? wanted : 0) - (got_theirs ? by_other : 0));
+    // Each has all that it wanted, and none of the other's, or nothing.
+    std::vector<int> owners(3);
+    const auto count_pages = [&](const auto& of, bool got, std::int32_t all) {
+      for (std::int32_t i = 0; i < 5; ++i) {
+        REQUIRE((of[i] != nullptr) == (got && i < all));
+        if (of[i] != nullptr) ++owners[static_cast<std::size_t>(of[i] - pages)];
+      }
+    };
+    count_pages(mine, got_mine, wanted);
+    count_pages(theirs, got_theirs, by_other);
+    CHECK(*std::max_element(owners.begin(), owners.end()) <= 1);
+    return std::pair{got_mine, got_theirs};
+  };
+  CHECK(taken(3, 5, 2) == std::pair{false, true});
+  CHECK(taken(3, 2, 2) == std::pair{false, true});
+  CHECK(taken(3, 1, 2) == std::pair{true, true});
+  CHECK(taken(2, 2, 1) == std::pair{false, true});
+  CHECK(taken(1, 1, 1) == std::pair{true, false});
+  CHECK(taken(0, 1, 1) == std::pair{false, false});
+  CHECK(taken(1, 1, 2) == std::pair{true, false});
 }

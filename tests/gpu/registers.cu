@@ -33,16 +33,8 @@ void compile_plain() {
   compile<AttentionBody<Codec, Codec, Codec, Dim, Rows, CudaRuntime::kAttentionWarps>>();
 }
 template <class Policy>
-using Step = StepBody<Policy, BFloat16, BFloat16, BFloat16, CudaRuntime::kTeamThreads>;
-template <class Policy>
 void compile_step() {
-  compile<Step<Policy>>();
-}
-template <class Policy, int Dim>
-void compile_decode() {
-  constexpr int warps = CudaRuntime::kAttentionWarps;
-  compile<DecodeBody<AttentionMmaBody<BFloat16, BFloat16, Dim, warps>, Step<Policy>>>();
-  compile<DecodeBody<AttentionBody<BFloat16, BFloat16, BFloat16, Dim, 1, warps>, Step<Policy>>>();
+  compile<StepBody<Policy, BFloat16, BFloat16, BFloat16, CudaRuntime::kTeamThreads>>();
 }
 
 }  // namespace
@@ -69,11 +61,10 @@ int main() {
   compile_step<H2O>();
   compile_step<ZSMerge>();
   compile_step<KeepKV>();
+  compile_step<MorphKV>();
+  compile_step<WeightedKV>();
+  compile_step<KVzap>();
   compile_prompt<64>();
   compile_prompt<128>();
   compile_prompt<192>();
-  compile_decode<ZSMerge, 64>();
-  compile_decode<H2O, 128>();
-  compile_decode<MorphKV, 256>();
-  compile_decode<KVzap, 128>();
 }

@@ -48,6 +48,13 @@ class ThreadTeam {
   void for_each_vector(const Head&, Index n, F&& f) const {
     for_each(n, f);
   }
+  /// Reads all before it writes any, as a team may.
+  template <class Head, class Read, class Write>
+  void for_each_vector(const Head&, Index n, Read&& read, Write&& write) const {
+    std::vector<decltype(read(Index{}))> numbers(static_cast<std::size_t>(n));
+    for_each(n, [&](Index i) { numbers[static_cast<std::size_t>(i)] = read(i); });
+    for_each(n, [&](Index i) { write(i, numbers[static_cast<std::size_t>(i)]); });
+  }
 
   template <class F>
   void once(F&& f) const {

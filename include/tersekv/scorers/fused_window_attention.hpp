@@ -58,12 +58,17 @@ struct FusedWindowAttention : ScorerBase {
         head.set_stat(kBlock, i, decltype(suffix){});
       });
     }
-    team.for_each_vector(head, row.visible, [&](auto i) {
-      head.ask_for_stat(kRows + at, i);
-      const auto attention = element_at(row.attention, i);
-      head.set_stat(kRows + at, i, attention);
-      head.set_stat(kBlock, i, fuse(head.stat(kBlock, i), attention));
-    });
+    team.for_each_vector(
+        head, row.visible,
+        [&](auto i) {
+          head.ask_for_stat(kRows + at, i);
+          const auto attention = element_at(row.attention, i);
+          return detail::Both{attention, fuse(head.stat(kBlock, i), attention)};
+        },
+        [&](auto i, const auto& row_and_block) {
+          head.set_stat(kRows + at, i, row_and_block.first);
+          head.set_stat(kBlock, i, row_and_block.second);
+        });
     team.for_each(head.length() - row.visible,
                   [&](Index i) { head.stat(kRows + at, row.visible + i) = 0; });
     team.once([&] { head.reg(0) = static_cast<float>(at + 1 == window ? 0 : at + 1); });

@@ -13,8 +13,9 @@ struct LatestAttention : ScorerBase {
 
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
-    team.for_each_vector(head, row.visible,
-                         [&](auto i) { head.set_stat(0, i, element_at(row.attention, i)); });
+    team.for_each_vector(
+        head, row.visible, [&](auto i) { return element_at(row.attention, i); },
+        [&](auto i, auto attention) { head.set_stat(0, i, attention); });
   }
   template <class Head, class Slot>
   TERSEKV_HD auto score(const Head& head, Slot slot) const {

@@ -13,10 +13,16 @@ struct MeanAttention : ScorerBase {
 
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
-    team.for_each_vector(head, row.visible, [&](auto i) {
-      head.set_stat(0, i, head.stat(0, i) + element_at(row.attention, i));
-      head.set_stat(1, i, head.int_stat(1, i) + 1);
-    });
+    team.for_each_vector(
+        head, row.visible,
+        [&](auto i) {
+          return detail::Both{head.stat(0, i) + element_at(row.attention, i),
+                              head.int_stat(1, i) + 1};
+        },
+        [&](auto i, const auto& sum_and_queries) {
+          head.set_stat(0, i, sum_and_queries.first);
+          head.set_stat(1, i, sum_and_queries.second);
+        });
   }
   template <class Head, class Slot>
   TERSEKV_HD auto score(const Head& head, Slot slot) const {

@@ -14,8 +14,7 @@
 namespace tersekv::cuda {
 
 /// The launches behind a cache's verbs, after all checks, and the memory that they work on. A
-/// decode step is two, append and attention with the policy's step in its epilogue, or three, where
-/// the step is one of its own.
+/// decode step is three: append, attention, and what follows it (StepBody).
 template <class PolicyType, class KeyCodec, class ValueCodec, class Runtime, class Dims>
 class CacheLaunches {
  public:
@@ -91,7 +90,8 @@ class CacheLaunches {
     args.num_rows = count;
     args.scratch = scratch(1);
     // Copying an element is a fraction of what a step has to do for an entry.
-    launch_teams<Body>(batch.sequences, count * shape_.head_dim / 2, stream, args);
+    launch_teams<Body>(batch.sequences, count * shape_.head_dim / 2, kItemsOfBlock, stream, args,
+                       [](int) { return Body::kThreads; });
     for_heads(batch.sequences, [&](Index h) { store_.note_append(h, count); });
   }
 
@@ -139,14 +139,6 @@ class CacheLaunches {
       if (rows_out.data != nullptr) {
         work.rows_out.data = rows_out.data + done * rows_out.row_stride;
       }
-      if constexpr (kRides<T>) {
-        if (count == 1 && tuning_.team_blocks == 0 &&
-            team_blocks(work.sequences, longest(work.sequences)) == 1) {
-          launch_decode<Runtime, Dims, Step<T>>(work, bounds(work), workspace_->parts(), tuning_,
-                                                workspace_->arrivals(), stream);
-          return note_compression(work);
-        }
-      }
       launch_attention<Runtime, Dims>(attention, bounds(work), workspace_->parts(), tuning_,
                                       stream);
       work.join = attention.splits > 1;
@@ -171,25 +163,18 @@ class CacheLaunches {
     return workspace_->scratch(store_.capacity(), shape_.group_size, shape_.head_dim, rows);
   }
 
-  /// Whether the policy's step may ride in attention's epilogue: compiled for 16-bit storage and
-  /// queries, as engines have them. A policy that works from logits has more to do than to look for
-  /// victims (KeepKV compares keys) and better has a launch with more threads.
-  template <class T>
-  static constexpr bool kRides =
-      kFitsTensorCores<KeyCodec, ValueCodec, T>&& PolicyType::observes != Observes::logits;
-
-  /// Blocks for each head of a launch with `items` to do for a head.
-  int team_blocks(Sequences s, Index items) const {
-    if (tuning_.team_blocks > 0) return tuning_.team_blocks;
-    return choose_team(heads_of(s), items, Runtime::multiprocessors(),
-                       DeviceScratch::kMostTeamBlocks);
-  }
-  template <class Body>
-  void launch_teams(Sequences s, Index items, Stream stream,
-                    const typename Body::Args& args) const {
-    const int team = team_blocks(s, items);
-    Runtime::template launch<Body>(Grid{static_cast<int>(heads_of(s)) * team}, team,
-                                   workspace_->barrier_words(), stream, args);
+  /// Launches a team for each head, which has `items` to do, a block for each `of_block`, with as
+  /// many threads as threads_of(blocks of the launch) says.
+  template <class Body, class ThreadsOf>
+  void launch_teams(Sequences s, Index items, Index of_block, Stream stream,
+                    const typename Body::Args& args, ThreadsOf&& threads_of) const {
+    const int team = tuning_.team_blocks > 0
+                         ? tuning_.team_blocks
+                         : choose_team(heads_of(s), items, of_block, Runtime::multiprocessors(),
+                                       DeviceScratch::kMostTeamBlocks);
+    const int blocks = static_cast<int>(heads_of(s)) * team;
+    Runtime::template launch<Body>(Grid{blocks}, team, workspace_->barrier_words(), stream, args,
+                                   threads_of(blocks));
   }
 
   template <class T>
@@ -199,7 +184,11 @@ class CacheLaunches {
 
   template <class T>
   void step(const Work<T>& work, Stream stream) {
-    launch_teams<Step<T>>(work.sequences, longest(work.sequences), stream, work);
+    // A policy that works from logits (KeepKV) compares keys.
+    constexpr Index of_block =
+        PolicyType::observes == Observes::logits ? kItemsOfBlock : kNumbersOfBlock;
+    launch_teams<Step<T>>(work.sequences, longest(work.sequences), of_block, stream, work,
+                          step_threads<Runtime>);
     note_compression(work);
   }
 

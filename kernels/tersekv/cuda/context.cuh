@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cub/block/block_reduce.cuh>
-#include <cub/block/block_scan.cuh>
+#include <cub/warp/warp_reduce.cuh>
+#include <cub/warp/warp_scan.cuh>
 
 #include "tersekv/cuda/body/context.hpp"
 
@@ -13,8 +13,12 @@ namespace tersekv::cuda {
 /// zero at first.
 ///
 /// Functions are marked for both sides, as bodies are; the host's side is never run.
-template <int Threads>
+///
+/// A block has `Threads` threads, or with AnyNumber a number of whole warps up to that.
+template <int Threads, bool AnyNumber = false>
 class DeviceContext {
+  static constexpr int kMostWarps = Threads / kWarp;
+
  public:
   TERSEKV_HD DeviceContext(std::byte* shared_memory, int team, std::uint32_t* barrier_word)
       : shared_(shared_memory), team_(team), barrier_word_(barrier_word) {}
@@ -25,7 +29,7 @@ class DeviceContext {
             static_cast<int>(blockIdx.z)};
   }
   __device__ int thread() const { return static_cast<int>(threadIdx.x); }
-  __device__ static constexpr int threads() { return Threads; }
+  __device__ static int threads() { return AnyNumber ? static_cast<int>(blockDim.x) : Threads; }
   __device__ int lane() const { return thread() % kWarp; }
   __device__ int warp() const { return thread() / kWarp; }
   __device__ std::byte* shared() const { return shared_; }
@@ -43,21 +47,30 @@ class DeviceContext {
   __device__ std::uint32_t ballot(bool yes) const { return __ballot_sync(0xffffffffu, yes); }
   template <class T, class Op>
   __device__ T reduce(T x, Op op) const {
-    using Reduce = cub::BlockReduce<T, Threads>;
-    __shared__ typename Reduce::TempStorage storage;
-    __shared__ T result;
-    const T total = Reduce(storage).Reduce(x, op);
-    if (thread() == 0) result = total;
+    using Reduce = cub::WarpReduce<T>;
+    __shared__ typename Reduce::TempStorage storage[kMostWarps];
+    __shared__ T of_warp[kMostWarps];
+    const T mine = Reduce(storage[warp()]).Reduce(x, op);
+    if (lane() == 0) of_warp[warp()] = mine;
     __syncthreads();
-    const T seen = result;
+    T total = of_warp[0];
+    for (int w = 1; w < threads() / kWarp; ++w) total = op(total, of_warp[w]);
     __syncthreads();
-    return seen;
+    return total;
   }
   __device__ int exclusive_sum(int x, int& total) const {
-    using Scan = cub::BlockScan<int, Threads>;
-    __shared__ typename Scan::TempStorage storage;
-    int before = 0;
-    Scan(storage).ExclusiveSum(x, before, total);
+    using Scan = cub::WarpScan<int>;
+    __shared__ typename Scan::TempStorage storage[kMostWarps];
+    __shared__ int of_warp[kMostWarps];
+    int before = 0, mine = 0;
+    Scan(storage[warp()]).ExclusiveSum(x, before, mine);
+    if (lane() == 0) of_warp[warp()] = mine;
+    __syncthreads();
+    total = 0;
+    for (int w = 0; w < threads() / kWarp; ++w) {
+      before += w < warp() ? of_warp[w] : 0;
+      total += of_warp[w];
+    }
     __syncthreads();
     return before;
   }
@@ -115,18 +128,6 @@ class DeviceContext {
                                            std::int32_t x) const {
     return atomicCAS(p, expected, x);
   }
-  __device__ bool arrive_last(std::int32_t* count, int blocks) const {
-    __shared__ bool last;
-    __syncthreads();
-    if (thread() == 0) {
-      __threadfence();
-      last = atomicAdd(count, 1) == blocks - 1;
-      if (last) *count = 0;
-      __threadfence();
-    }
-    __syncthreads();
-    return last;
-  }
 
   __device__ int team_blocks() const { return team_; }
   __device__ int team_rank() const { return static_cast<int>(blockIdx.x) % team_; }
@@ -153,7 +154,7 @@ class DeviceContext {
   // The host's side of a body: compiled, never run.
   TERSEKV_HD Grid block() const { return {}; }
   TERSEKV_HD int thread() const { return 0; }
-  TERSEKV_HD static constexpr int threads() { return Threads; }
+  TERSEKV_HD static int threads() { return Threads; }
   TERSEKV_HD int lane() const { return 0; }
   TERSEKV_HD int warp() const { return 0; }
   TERSEKV_HD std::byte* shared() const { return shared_; }
@@ -189,7 +190,6 @@ class DeviceContext {
   TERSEKV_HD std::int32_t compare_exchange(std::int32_t*, std::int32_t, std::int32_t) const {
     return 0;
   }
-  TERSEKV_HD bool arrive_last(std::int32_t*, int) const { return false; }
   TERSEKV_HD int team_blocks() const { return team_; }
   TERSEKV_HD int team_rank() const { return 0; }
   TERSEKV_HD void team_barrier() const {}

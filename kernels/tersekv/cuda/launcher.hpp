@@ -9,7 +9,6 @@
 
 #include "tersekv/cuda/body/attention.hpp"
 #include "tersekv/cuda/body/attention_mma.hpp"
-#include "tersekv/cuda/body/decode.hpp"
 #include "tersekv/cuda/plan.hpp"
 #include "tersekv/errors.hpp"
 
@@ -37,7 +36,7 @@ template <class KeyCodec, class ValueCodec, class T>
 inline constexpr bool kFitsTensorCores = sizeof(KeyCodec) == 2 &&
                                          sizeof(ValueCodec) == 2 && std::is_same_v<T, KeyCodec>;
 /// Query rows from which they are used, and above which warps have rows of their own.
-inline constexpr Index kLeastMmaRows = 4, kMostSharedRows = 32;
+inline constexpr Index kLeastMmaRows = 2, kMostSharedRows = 32;
 /// Of a block's warps, those with rows of their own: all, as far as registers hold the outputs.
 template <int Dim, int Warps>
 inline constexpr int kPromptRowWarps = std::max(Dim > 192   ? Warps / 4
@@ -71,6 +70,14 @@ void with_attention_body(const AttentionArgs<KeyCodec, ValueCodec, T>& args, F&&
     if (rows > 1) return plain(std::integral_constant<int, 4>());
     plain(std::integral_constant<int, 1>());
   });
+}
+
+/// Threads of each of `blocks` blocks of a policy's step: all where a block has a multiprocessor to
+/// itself, half where they share one, and one waits while another works.
+template <class Runtime>
+int step_threads(int blocks) {
+  constexpr int half = Runtime::kTeamThreads / 2 / kWarp * kWarp;
+  return half > 0 && blocks > Runtime::multiprocessors() ? half : Runtime::kTeamThreads;
 }
 
 /// The grid of a body's launch for heads of at most `lengths` entries, one number for each head of
@@ -111,22 +118,6 @@ void launch_attention(AttentionArgs<KeyCodec, ValueCodec, T>& args,
     const Grid grid = plan_attention<Runtime, Body>(args, lengths, most_parts, tuning);
     Runtime::template launch<Body>(grid, 1, nullptr, stream, args);
   });
-}
-
-/// Launches attention of one token with the step in its epilogue. `arrivals`: a zero for each head.
-template <class Runtime, class Dims, class Step>
-void launch_decode(typename Step::Args work, const std::vector<Index>& lengths, Index most_parts,
-                   const Tuning& tuning, std::int32_t* arrivals, typename Runtime::Stream stream) {
-  with_attention_body<Runtime, Dims>(
-      work.attention, [&]<class Attention>(std::type_identity<Attention>) {
-        if constexpr (Attention::kTileRows <= kMostGroup) {
-          using Body = DecodeBody<Attention, Step>;
-          const Grid grid =
-              plan_attention<Runtime, Body>(work.attention, lengths, most_parts, tuning);
-          work.join = grid.x > 1;
-          Runtime::template launch<Body>(grid, 1, nullptr, stream, {work, arrivals});
-        }
-      });
 }
 
 }  // namespace tersekv::cuda

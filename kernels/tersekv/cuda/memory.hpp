@@ -156,7 +156,6 @@ class BasicWorkspace {
     grow(part_sum_, needs.parts);
     grow(exchange_, needs.heads * DeviceScratch::kMostTeamBlocks * DeviceScratch::kExchangeBytes);
     grow_zeroed(barrier_words_, needs.heads * kTeamSizes);
-    grow_zeroed(arrivals_, needs.heads);
   }
 
   DeviceScratch scratch(Index stride, Index group, Index head_dim, Index rows) const {
@@ -186,13 +185,11 @@ class BasicWorkspace {
                      queries_.count() / (of_a_row * head_dim), lse_.count() / of_a_row});
   }
   std::uint32_t* barrier_words() const { return barrier_words_.data(); }
-  std::int32_t* arrivals() const { return arrivals_.data(); }
 
   Index bytes() const {
     return floats_.bytes() + vectors_.bytes() + slots_.bytes() + attention_.bytes() +
            logits_.bytes() + queries_.bytes() + lse_.bytes() + part_out_.bytes() +
-           part_max_.bytes() + part_sum_.bytes() + exchange_.bytes() + barrier_words_.bytes() +
-           arrivals_.bytes();
+           part_max_.bytes() + part_sum_.bytes() + exchange_.bytes() + barrier_words_.bytes();
   }
 
  private:
@@ -211,7 +208,7 @@ class BasicWorkspace {
 
   Buffer<Runtime, float> floats_, vectors_, attention_, logits_, queries_, lse_, part_out_,
       part_max_, part_sum_;
-  Buffer<Runtime, std::int32_t> slots_, arrivals_;
+  Buffer<Runtime, std::int32_t> slots_;
   Buffer<Runtime, std::byte> exchange_;
   Buffer<Runtime, std::uint32_t> barrier_words_;
 };

@@ -17,9 +17,8 @@ struct Tuning {
   int splits = 0;             ///< of the longest head's entries in attention
   Index plan_length = kAuto;  ///< entries of every head to plan for; kAuto: what the host knows of
                               ///< each. A captured graph is planned once, for all its replays.
-  int team_blocks = 0;  ///< blocks per head in appends and a policy's steps: 1 to 8. If given, a
-                        ///< step is a launch of its own, never in attention's epilogue.
-  Index observed_rows = 4;  ///< of a prompt, in one launch; each costs logits for all heads
+  int team_blocks = 0;        ///< blocks per head in appends and a policy's steps: 1 to 8
+  Index observed_rows = 4;    ///< of a prompt, in one launch; each costs logits for all heads
 };
 
 /// Heads, and tokens of a sequence, in one launch, at most: a grid's extents beside the first have
@@ -79,11 +78,16 @@ inline Index parts_wanted(Index heads, Index group, Index most_tiles, Index mult
   return group * heads * std::min(most_tiles + 1, 1 + splits / heads);
 }
 
-/// Blocks that work on one head in a policy's step or an append, with `items` to do: one where the
-/// heads fill the device, more for long heads.
-inline int choose_team(Index heads, Index items, Index multiprocessors, int most) {
+/// Things to do for a head from which it gets a second block. What is done for every entry of a
+/// step is little and comes between barriers, which take a team of several blocks a microsecond
+/// each; keys to compare, and tokens to append, are more.
+inline constexpr Index kItemsOfBlock = 4096, kNumbersOfBlock = 32768;
+
+/// Blocks that work on one head in a policy's step or an append, with `items` to do, `of_block` and
+/// more for each: one where the heads fill the device, more for long heads.
+inline int choose_team(Index heads, Index items, Index of_block, Index multiprocessors, int most) {
   int team = 1;
-  while (2 * team <= most && heads * 2 * team <= multiprocessors && items >= 4096 * team) {
+  while (2 * team <= most && heads * 2 * team <= multiprocessors && items >= of_block * team) {
     team *= 2;
   }
   return team;

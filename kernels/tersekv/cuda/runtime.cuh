@@ -27,27 +27,37 @@ inline void check(cudaError_t code, const char* doing) {
 template <class Body>
 constexpr int most_blocks() {
   if constexpr (requires { Body::kMostBlocks; }) return Body::kMostBlocks;
-  return Body::kThreads > 128 ? 2 : 3;
+  return Body::kThreads > 256 ? 1 : Body::kThreads > 128 ? 2 : 3;
 }
 template <class Body>
 inline constexpr int kBlocksAtOnce =
     std::clamp(static_cast<int>(160 * 1024 / (Body::kSharedBytes + 1024)), 1, most_blocks<Body>());
+
+/// Whether a launch may give blocks of a body fewer threads than its `kThreads`.
+template <class Body>
+inline constexpr bool kFewerThreads = requires {
+  requires Body::kTakesFewerThreads;
+};
 
 /// A body as a kernel. Arguments lie in constant memory, so bodies may point at them.
 template <class Body>
 __global__ void __launch_bounds__(Body::kThreads, kBlocksAtOnce<Body>)
     run_body(const __grid_constant__ typename Body::Args args, int team, std::uint32_t* words) {
   extern __shared__ __align__(128) std::byte memory[];
+#if __CUDA_ARCH__ >= 900
+  // The next kernel of the stream may be put in place now; it waits here for this one's end.
+  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
   // A word for every size of team: each counts in rounds of its own.
   std::uint32_t* word =
       words == nullptr ? nullptr : words + blockIdx.x / team * kTeamSizes + __ffs(team) - 1;
-  Body::run(DeviceContext<Body::kThreads>(memory, team, word), args);
+  Body::run(DeviceContext<Body::kThreads, kFewerThreads<Body>>(memory, team, word), args);
 }
 
 /// The current CUDA device, for `BasicKVCache`.
 struct CudaRuntime {
   using Stream = cudaStream_t;
-  static constexpr int kAttentionWarps = 4, kTeamThreads = 256, kAppendThreads = 128;
+  static constexpr int kAttentionWarps = 4, kTeamThreads = 512, kAppendThreads = 128;
 
   static void* allocate(std::size_t bytes) {
     void* memory = nullptr;
@@ -97,29 +107,37 @@ struct CudaRuntime {
   }
 
   /// Asynchronous. `team` consecutive blocks work together: a cluster where the device has them,
-  /// else blocks of a cooperative launch that meet at `words`.
+  /// else blocks of a cooperative launch that meet at `words`. `threads` of a block: fewer than
+  /// the body's only where it takes them.
   template <class Body>
   static void launch(Grid grid, int team, std::uint32_t* words, Stream stream,
-                     const typename Body::Args& args) {
+                     const typename Body::Args& args, int threads = Body::kThreads) {
     const Device& here = device();
     prepare<Body>();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
                           static_cast<unsigned>(grid.z));
-    config.blockDim = dim3(Body::kThreads);
+    config.blockDim = dim3(static_cast<unsigned>(threads));
     config.dynamicSmemBytes = Body::kSharedBytes;
     config.stream = stream;
-    cudaLaunchAttribute attribute = {};
-    if (team > 1 && here.has_clusters) {
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim.x = static_cast<unsigned>(team);
-      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    } else {
-      attribute.id = cudaLaunchAttributeCooperative;
-      attribute.val.cooperative = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    config.attrs = attributes;
+    if (here.is_hopper) {
+      auto& overlap = attributes[config.numAttrs++];
+      overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      overlap.val.programmaticStreamSerializationAllowed = 1;
     }
-    config.attrs = &attribute;
-    config.numAttrs = team > 1 ? 1 : 0;
+    if (team > 1) {
+      auto& together = attributes[config.numAttrs++];
+      if (here.is_hopper) {
+        together.id = cudaLaunchAttributeClusterDimension;
+        together.val.clusterDim.x = static_cast<unsigned>(team);
+        together.val.clusterDim.y = together.val.clusterDim.z = 1;
+      } else {
+        together.id = cudaLaunchAttributeCooperative;
+        together.val.cooperative = 1;
+      }
+    }
     check(cudaLaunchKernelEx(&config, run_body<Body>, args, team, words), "launch");
   }
 
@@ -127,7 +145,7 @@ struct CudaRuntime {
   struct Device {
     int id = -1;
     int multiprocessors = 0;
-    bool has_clusters = false;
+    bool is_hopper = false;  // or later: clusters, and kernels put in place before the last ends
   };
   static const Device& device() {
     thread_local Device known;
@@ -139,7 +157,7 @@ struct CudaRuntime {
             "device attributes");
       check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, current),
             "device attributes");
-      known.has_clusters = major >= 9;
+      known.is_hopper = major >= 9;
       known.id = current;
     }
     return known;

@@ -26,9 +26,10 @@ struct AppendBody {
 
   template <class Context>
   static TERSEKV_HD void run(const Context& context, const Args& args) {
-    const Index launch_head = context.block().x / context.team_blocks();
-    const Index kv_head = launch_head % args.heads.num_kv_heads;
-    const Index row = launch_head / args.heads.num_kv_heads * args.rows + args.first_row;
+    const int launch_head = context.block().x / context.team_blocks();
+    const int num_kv_heads = static_cast<int>(args.heads.num_kv_heads);
+    const int kv_head = launch_head % num_kv_heads;
+    const Index row = launch_head / num_kv_heads * args.rows + args.first_row;
     const Index index = args.first_sequence * args.heads.num_kv_heads + launch_head;
     const Scratch scratch = args.scratch.of(launch_head);
     const auto head = args.heads.head(index, scratch);

@@ -17,8 +17,8 @@ namespace tersekv::cuda {
 template <class KeyCodec, class ValueCodec, class T, int Dim, int Rows, int Warps>
 struct AttentionBody {
   using Args = AttentionArgs<KeyCodec, ValueCodec, T>;
-  using Ring = TileRing<KeyCodec, ValueCodec, Dim, false>;
   static constexpr int kThreads = Warps * kWarp;
+  using Ring = TileRing<KeyCodec, ValueCodec, Dim, kThreads, false>;
   static constexpr int kTileEntries = Ring::kEntries;
   static constexpr int kTileRows = Rows;
 
@@ -34,14 +34,19 @@ struct AttentionBody {
   static TERSEKV_HD void run(const Context& context, const Args& args) {
     const AttentionWork<Args> work(context, args, Rows, kTileEntries);
     if (work.tiles <= 0 && context.block().x > 0) return;
-    const Ring ring = work.template ring<Ring>(args, context.shared());
-    ring.start(context);
+    Ring ring = work.template ring<Ring>(args, context.shared());
+    const std::byte* first_page = ring.start(context);
     const Shared shared(context.shared());
     AttentionBody body(context, args, work);
+    body.ask_weights(context, args, work, Index{work.first_tile} * kTileEntries, first_page);
     load_queries(context, args, work, shared);
     work.keep_queries(context, args);
     ring.stream(
-        context, [&](Index first) { load_bias(context, args, work, shared, first); },
+        context,
+        [&](Index first, const std::byte* next_page) {
+          body.load_bias(context, args, shared);
+          body.ask_weights(context, args, work, first + kTileEntries, next_page);
+        },
         [&](const std::byte* slab, Index first) {
           body.logits(context, args, shared, slab, first);
         },
@@ -52,6 +57,7 @@ struct AttentionBody {
  private:
   static constexpr int kMyRows = (Rows + Warps - 1) / Warps;  // of a warp, for the softmax
   static constexpr int kTurns = (Dim / 2 + kWarp - 1) / kWarp;
+  static constexpr int kOwn = (kTileEntries + kThreads - 1) / kThreads;  // weights of a thread
 
   struct Shared {
     float *join, *query, *parts, *weights, *bias, *factor, *sums;
@@ -76,21 +82,25 @@ struct AttentionBody {
     }
   }
 
+  /// Asks for the weights of this thread's entries of the tile from `first`, a tile before they are
+  /// needed.
   template <class Context>
-  static TERSEKV_HD void load_bias(const Context& context, const Args& args,
-                                   const AttentionWork<Args>& work, const Shared& shared,
-                                   Index first) {
+  TERSEKV_HD void ask_weights(const Context& context, const Args& args,
+                              const AttentionWork<Args>& work, Index first, const std::byte* page) {
     if (args.alpha == 0.0f) return;
-    const PageLayout& layout = args.heads.layout;
-    for (int e = context.thread(); e < kTileEntries; e += context.threads()) {
-      const Index slot = first + e;
-      const std::byte* page = args.heads.table(work.head_of_cache)[slot >> layout.shift];
-      const auto* weights = reinterpret_cast<const float*>(page + layout.weights_at);
-      // A slot that was never written has any weight.
-      shared.bias[e] =
-          slot < work.length
-              ? args.alpha * tersekv::detail::log_of(weights[slot & (layout.page_size - 1)])
-              : 0.0f;
+    TERSEKV_UNROLL
+    for (int o = 0; o < kOwn; ++o) {
+      const int e = context.thread() + o * kThreads;
+      weight_[o] = e < kTileEntries ? work.weight(args, first, e, page) : 1.0f;
+    }
+  }
+  template <class Context>
+  TERSEKV_HD void load_bias(const Context& context, const Args& args, const Shared& shared) const {
+    if (args.alpha == 0.0f) return;
+    TERSEKV_UNROLL
+    for (int o = 0; o < kOwn; ++o) {
+      const int e = context.thread() + o * kThreads;
+      if (e < kTileEntries) shared.bias[e] = args.alpha * tersekv::detail::log_of(weight_[o]);
     }
   }
 
@@ -256,6 +266,7 @@ struct AttentionBody {
   float* logits_[kMyRows];
   float max_[kMyRows], sum_[kMyRows];
   float out_[Rows][kTurns][2];
+  float weight_[kOwn];
 };
 
 }  // namespace tersekv::cuda

@@ -22,8 +22,8 @@ template <class KeyCodec, class ValueCodec, int Dim, int Warps, int RowWarps = 1
 struct AttentionMmaBody {
   static_assert(sizeof(KeyCodec) == 2 && sizeof(ValueCodec) == 2 && Dim % 16 == 0);
   using Args = AttentionArgs<KeyCodec, ValueCodec, KeyCodec>;
-  using Ring = TileRing<KeyCodec, ValueCodec, Dim, true>;
   static constexpr int kThreads = Warps * kWarp;
+  using Ring = TileRing<KeyCodec, ValueCodec, Dim, kThreads, true>;
   static constexpr int kTileEntries = Ring::kEntries;
   static constexpr int kWarpRows = 16;
   static constexpr int kTileRows = RowWarps * kWarpRows;
@@ -47,14 +47,20 @@ struct AttentionMmaBody {
   static TERSEKV_HD void run(const Context& context, const Args& args) {
     const AttentionWork<Args> work(context, args, kTileRows, kTileEntries);
     if (work.tiles <= 0 && context.block().x > 0) return;
-    const Ring ring = work.template ring<Ring>(args, context.shared());
-    if constexpr (kStartsEarly) ring.start(context);
+    Ring ring = work.template ring<Ring>(args, context.shared());
+    const std::byte* first_page = nullptr;
+    if constexpr (kStartsEarly) first_page = ring.start(context);
     AttentionMmaBody body(context, args, work);
     load_queries(context, args, work);
     work.keep_queries(context, args);
-    if constexpr (!kStartsEarly) ring.start(context);
+    if constexpr (!kStartsEarly) first_page = ring.start(context);
+    body.ask_weights(context, args, work, Index{work.first_tile} * kTileEntries, first_page);
     ring.stream(
-        context, [&](Index first) { body.load_bias(context, args, work, first); },
+        context,
+        [&](Index first, const std::byte* next_page) {
+          body.load_bias(context, args);
+          body.ask_weights(context, args, work, first + kTileEntries, next_page);
+        },
         [&](const std::byte* slab, Index first) {
           body.logits(context, slab);
           body.softmax(context, args, first);
@@ -67,6 +73,7 @@ struct AttentionMmaBody {
   static constexpr int kEntryWarps = Warps / RowWarps;      // that have the same rows
   static constexpr int kMine = kTileEntries / kEntryWarps;  // entries of a warp
   static constexpr int kGroups = kMine / 8;                 // of eight entries, one product each
+  static constexpr int kOwn = (kMine + kWarp - 1) / kWarp;  // weights of a lane
   static constexpr int kColumns = Dim / 8;                  // of eight dimensions
   static_assert(kMine % 16 == 0 && Warps % RowWarps == 0);
 
@@ -118,21 +125,31 @@ struct AttentionMmaBody {
     return at->bits | static_cast<std::uint32_t>(q(row, head, j + 1).bits) << 16;
   }
 
-  /// alpha ln w of this lane's columns of a tile: asked for before the wait for the tile's keys.
+  /// Asks for the weights of this warp's entries of the tile from `first`, a lane for each: a tile
+  /// before they are needed, as nothing else waits for them.
   template <class Context>
-  TERSEKV_HD void load_bias(const Context& context, const Args& args,
-                            const AttentionWork<Args>& work, Index first) {
+  TERSEKV_HD void ask_weights(const Context& context, const Args& args,
+                              const AttentionWork<Args>& work, Index first, const std::byte* page) {
     if (args.alpha == 0.0f) return;
-    const PageLayout& layout = args.heads.layout;
-    const std::byte* page = args.heads.table(work.head_of_cache)[first >> layout.shift];
-    const auto* weights =
-        reinterpret_cast<const float*>(page + layout.weights_at) + (first & (layout.page_size - 1));
+    TERSEKV_UNROLL
+    for (int o = 0; o < kOwn; ++o) {
+      const int entry = entry_part(context) * kMine + (o * kWarp + context.lane()) % kMine;
+      weight_[o] = work.weight(args, first, entry, page);
+    }
+  }
+  /// alpha ln w of this lane's columns of the tile whose weights were asked for.
+  template <class Context>
+  TERSEKV_HD void load_bias(const Context& context, const Args& args) {
+    if (args.alpha == 0.0f) return;
+    float own[kOwn];
+    TERSEKV_UNROLL
+    for (int o = 0; o < kOwn; ++o) own[o] = args.alpha * tersekv::detail::log_of(weight_[o]);
+    TERSEKV_UNROLL
     for (int g = 0; g < kGroups; ++g) {
+      TERSEKV_UNROLL
       for (int i = 0; i < 2; ++i) {
-        const int e = column(context, g) + i;
-        // A slot that was never written has any weight.
-        bias_[g][i] =
-            first + e < work.length ? args.alpha * tersekv::detail::log_of(weights[e]) : 0.0f;
+        const int entry = g * 8 + context.lane() % 4 * 2 + i;
+        bias_[g][i] = context.shuffle(own[g * 8 / kWarp], entry % kWarp);
       }
     }
   }
@@ -175,49 +192,62 @@ struct AttentionMmaBody {
   TERSEKV_HD void softmax(const Context& context, const Args& args, Index first) {
     TERSEKV_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const Index visible = visible_[half];
-      float* out = rows_[half];
-      float highest = kLowest;
+      if (RowWarps == 1 && !live_[half]) continue;  // by all lanes
+      first + kTileEntries <= all_visible_ ? softmax_of<true>(context, args, first, half)
+                                           : softmax_of<false>(context, args, first, half);
+    }
+  }
+  /// Of the lanes' lower or upper rows; Whole: all of them see the whole tile.
+  template <bool Whole, class Context>
+  TERSEKV_HD void softmax_of(const Context& context, const Args& args, Index first, int half) {
+    const Index visible = visible_[half];
+    float* const out = rows_[half];
+    float highest = kLowest;
+    TERSEKV_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      const Index slot = first + column(context, g);
+      float* const logit = &logit_[g][2 * half];
+      Pair<float> shown = {logit[0] * args.heads.shape.scale, logit[1] * args.heads.shape.scale};
+      logit[0] = shown.first + bias_[g][0];
+      logit[1] = shown.second + bias_[g][1];
+      if (args.biased) shown = {logit[0], logit[1]};
+      if (Whole) {
+        if (out != nullptr) *reinterpret_cast<Pair<float>*>(out + slot) = shown;
+      } else {
+        if (out != nullptr && slot < visible) out[slot] = shown.first;
+        if (out != nullptr && slot + 1 < visible) out[slot + 1] = shown.second;
+        // Of no weight beside any that is there.
+        if (slot >= visible) logit[0] = kLowest;
+        if (slot + 1 >= visible) logit[1] = kLowest;
+      }
       TERSEKV_UNROLL
-      for (int g = 0; g < kGroups; ++g) {
-        TERSEKV_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const Index slot = first + column(context, g) + i;
-          float& logit = logit_[g][2 * half + i];
-          logit *= args.heads.shape.scale;
-          const float raw = logit;
-          if (args.alpha != 0.0f) logit += bias_[g][i];
-          if (slot >= visible) continue;
-          if (out != nullptr) out[slot] = args.biased ? logit : raw;
-          highest = highest > logit ? highest : logit;
-        }
-      }
-      for (int mask = 1; mask <= 2; mask *= 2) {  // the four lanes of a row
-        const float other = context.shuffle_xor(highest, mask);
-        highest = highest > other ? highest : other;
-      }
-      const float max = highest > max_[half] ? highest : max_[half];
-      const float factor = context.exp(max_[half] - max);
-      float sum = 0;
+      for (int i = 0; i < 2; ++i) highest = highest > logit[i] ? highest : logit[i];
+    }
+    for (int mask = 1; mask <= 2; mask *= 2) {  // the four lanes of a row
+      const float other = context.shuffle_xor(highest, mask);
+      highest = highest > other ? highest : other;
+    }
+    const float max = highest > max_[half] ? highest : max_[half];
+    const float factor = context.exp(max_[half] - max);
+    float sum = 0;
+    TERSEKV_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      const Index slot = first + column(context, g);
+      float weight[2];
       TERSEKV_UNROLL
-      for (int g = 0; g < kGroups; ++g) {
-        float weight[2];
-        TERSEKV_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const Index slot = first + column(context, g) + i;
-          weight[i] = slot < visible ? context.exp(logit_[g][2 * half + i] - max) : 0.0f;
-          sum += weight[i];
-        }
-        weights_[g][half] = context.template pack<ValueCodec>(weight[0], weight[1]);
+      for (int i = 0; i < 2; ++i) {
+        weight[i] = Whole || slot + i < visible ? context.exp(logit_[g][2 * half + i] - max) : 0.0f;
+        sum += weight[i];
       }
-      for (int mask = 1; mask <= 2; mask *= 2) sum += context.shuffle_xor(sum, mask);
-      sum_[half] = sum_[half] * factor + sum;
-      max_[half] = max;
-      TERSEKV_UNROLL
-      for (int n = 0; n < kColumns; ++n) {
-        out_[n][2 * half] *= factor;
-        out_[n][2 * half + 1] *= factor;
-      }
+      weights_[g][half] = context.template pack<ValueCodec>(weight[0], weight[1]);
+    }
+    sum_[half] = sum_[half] * factor + sum;
+    if (context.ballot(max != max_[half]) == 0) return;  // as after a few tiles mostly
+    max_[half] = max;
+    TERSEKV_UNROLL
+    for (int n = 0; n < kColumns; ++n) {
+      out_[n][2 * half] *= factor;
+      out_[n][2 * half + 1] *= factor;
     }
   }
 
@@ -247,6 +277,9 @@ struct AttentionMmaBody {
     auto* max = reinterpret_cast<float*>(context.shared() + kRingBytes + kQueryBytes);
     float* sum = max + Warps * kWarpRows;
     const int lane = context.lane(), split = context.block().x;
+    for (float& of_row : sum_) {  // of its four lanes
+      for (int mask = 1; mask <= 2; mask *= 2) of_row += context.shuffle_xor(of_row, mask);
+    }
     TERSEKV_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int state = context.warp() * kWarpRows + lane / 4 + 8 * half;
@@ -263,7 +296,7 @@ struct AttentionMmaBody {
       }
     }
     context.barrier();
-    const int elements = static_cast<int>(work.count) * Dim;
+    const int elements = work.count * Dim;
     for (int i = context.thread(); i < elements; i += context.threads()) {
       const int r = i / Dim, j = i % Dim;
       const int first = r / kWarpRows * kEntryWarps * kWarpRows + r % kWarpRows;
@@ -289,8 +322,11 @@ struct AttentionMmaBody {
   template <class Context>
   TERSEKV_HD AttentionMmaBody(const Context& context, const Args& args,
                               const AttentionWork<Args>& work) {
+    // Of rows of one token after the other, the first sees the least.
+    all_visible_ = work.visible(args, 0);
     for (int half = 0; half < 2; ++half) {
       const int r = row_part(context) * kWarpRows + context.lane() / 4 + 8 * half;
+      live_[half] = 8 * half < work.count;
       visible_[half] = r < work.count ? work.visible(args, r) : 0;
       rows_[half] = args.write_logits && r < work.count ? work.logits(args, r) : nullptr;
       max_[half] = kLowest;
@@ -299,14 +335,20 @@ struct AttentionMmaBody {
     for (int n = 0; n < kColumns; ++n) {
       for (int i = 0; i < 4; ++i) out_[n][i] = 0.0f;
     }
-    for (int g = 0; g < kGroups; ++g) bias_[g][0] = bias_[g][1] = 0.0f;
+    for (int g = 0; g < kGroups; ++g) {
+      bias_[g][0] = bias_[g][1] = 0.0f;
+      weights_[g][0] = weights_[g][1] = 0;
+    }
   }
 
   // Of rows w and w + 8 of this warp.
   Index visible_[2];
+  bool live_[2];       // whether any row is there
+  Index all_visible_;  // what every row that is there sees
   float* rows_[2];
-  float max_[2], sum_[2];
+  float max_[2], sum_[2];  // sums of this lane's columns alone
   float logit_[kGroups][4], bias_[kGroups][2];
+  float weight_[kOwn];
   std::uint32_t weights_[kGroups][2];
   float out_[kColumns][4];
 };

@@ -15,7 +15,7 @@
 //
 //   struct Body {
 //     struct Args { ... };                       // passed by value, trivially copyable
-//     static constexpr int kThreads = 128;       // of a block
+//     static constexpr int kThreads = 128;       // of a block; if kTakesFewerThreads, at most
 //     static std::size_t shared_bytes(...);      // dynamic shared memory, asked on the host
 //     template <class Context> static TERSEKV_HD void run(const Context&, const Args&);
 //   };
@@ -23,15 +23,11 @@
 /// Before a loop over registers: unrolled on a device, so that arrays stay in registers.
 #if defined(__CUDA_ARCH__)
 #define TERSEKV_UNROLL _Pragma("unroll")
+#define TERSEKV_UNROLL_BY(n) TERSEKV_UNROLL_PRAGMA(unroll n)
+#define TERSEKV_UNROLL_PRAGMA(text) _Pragma(#text)
 #else
 #define TERSEKV_UNROLL
-#endif
-
-/// A device function of its own, whose registers do not weigh on what calls it.
-#if defined(__CUDACC__)
-#define TERSEKV_CALLED __noinline__
-#else
-#define TERSEKV_CALLED
+#define TERSEKV_UNROLL_BY(n)
 #endif
 
 namespace tersekv::cuda {
@@ -68,8 +64,6 @@ struct Grid {
 /// - `exp(x)` for x <= 0
 /// - `fetch_add(p, x)`, `compare_exchange(p, expected, x)`: atomic, on global memory, no order
 ///   implied; both give what was there, the second writes x where that is as expected
-/// - `arrive_last(p, n)`: whether this block is the last of n to come here; it then sees what the
-///   others wrote. The count at p, in global memory, is zero before and after. A barrier.
 /// - `team_blocks()`, `team_rank()`, `team_barrier()`: blocks that work together (a cluster where
 ///   there are clusters)
 template <class C>
@@ -94,7 +88,6 @@ concept Context = requires(const C& c, float x, std::uint32_t (&a)[4], std::uint
   { c.exp(x) } -> std::same_as<float>;
   { c.fetch_add(count, 1) } -> std::same_as<std::int32_t>;
   { c.compare_exchange(count, 1, 2) } -> std::same_as<std::int32_t>;
-  { c.arrive_last(count, 2) } -> std::same_as<bool>;
   { c.team_blocks() } -> std::convertible_to<int>;
   c.team_barrier();
 };

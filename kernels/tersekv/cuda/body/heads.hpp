@@ -23,6 +23,14 @@ struct FreePages {
   /// All of `wanted` pages or none; false where there are not enough. By one thread.
   template <class Context>
   TERSEKV_HD bool take(const Context& context, std::int32_t wanted, std::byte** to) const {
+    if (wanted == 1) {
+      // As in a decode step, by all heads at once: of comparisons all but one would fail each time.
+      // The count is too low for a moment only where there is no page.
+      const std::int32_t idle = context.fetch_add(count, -1);
+      if (idle > 0) *to = list[idle - 1];
+      if (idle <= 0) context.fetch_add(count, 1);
+      return idle > 0;
+    }
     std::int32_t idle = context.fetch_add(count, 0);
     while (idle >= wanted) {
       const std::int32_t before = context.compare_exchange(count, idle, idle - wanted);

@@ -30,15 +30,12 @@ struct StepBody {
     Index row_entries = 0;
   };
   static constexpr int kThreads = Threads;
+  static constexpr bool kTakesFewerThreads = true;
   static constexpr std::size_t kSharedBytes = 0;
 
   template <class Context>
   static TERSEKV_HD void run(const Context& context, const Args& args) {
-    of_head(context, args, context.block().x / context.team_blocks());
-  }
-  /// By all blocks of the team.
-  template <class Context>
-  static TERSEKV_HD void of_head(const Context& context, const Args& args, Index launch_head) {
+    const int launch_head = context.block().x / context.team_blocks();
     const Attention& attention = args.attention;
     const Index index = attention.first_sequence * attention.heads.num_kv_heads + launch_head;
     const auto head = attention.heads.head(index, attention.scratch.of(launch_head));
@@ -48,7 +45,7 @@ struct StepBody {
     for (Index r = 0; shown && r < attention.num_rows; ++r) {
       const bool first = r == 0 && args.first_observed;
       if (args.rows_in.data != nullptr) {
-        const Index kv_head = launch_head % attention.heads.num_kv_heads;
+        const int kv_head = launch_head % static_cast<int>(attention.heads.num_kv_heads);
         args.policy.observe(team, head,
                             Observation{.visible = within(args, visible(attention, head, r)),
                                         .first = first,
@@ -77,57 +74,96 @@ struct StepBody {
     return seen > 0 ? seen : 0;
   }
 
-  /// out = sum_s exp(max_s - max) out_s / sum_s exp(max_s - max) sum_s, in the order of the splits.
+  /// out = sum_s exp(max_s - max) out_s / sum_s exp(max_s - max) sum_s, the splits in an order that
+  /// depends on how many there are alone. A warp has up to 128 elements of a row, four a lane; of
+  /// the splits' factors a lane has one in 32. A block has nothing to hide latency behind here, so
+  /// loads of several splits are on their way at once.
   template <class Context>
   static TERSEKV_HD void join_splits(const Context& context, const BlockTeam<Context>& team,
-                                     const Attention& attention, Index launch_head) {
-    const Index group = attention.heads.shape.group_size, dim = attention.heads.layout.head_dim;
-    const Index num_rows = attention.num_rows;
-    const Index sequence = launch_head / attention.heads.num_kv_heads;
-    const Index kv_head = launch_head % attention.heads.num_kv_heads;
+                                     const Attention& attention, int launch_head) {
+    constexpr int each = 4, at_once = 8;
+    struct alignas(16) Elements {
+      float at[each];
+    };
+    const Index group = attention.heads.shape.group_size;
+    const int dim = static_cast<int>(attention.heads.layout.head_dim);
+    const int rows = static_cast<int>(attention.num_rows * group);
     const Index length =
         attention.heads
             .states[attention.first_sequence * attention.heads.num_kv_heads + launch_head]
             .length;
     const SplitPlan plan(length, attention.tile, attention.splits, attention.least_tiles);
-    const int used = plan.used();
-    team.for_each(num_rows * group * dim, [&](Index i) {
-      const Index row = i / dim, j = i % dim;
-      const Index part = (launch_head * num_rows * group + row) * attention.splits;
-      float max = kLowest;
-      for (int s = 0; s < used; ++s) {
-        const float other = attention.part_max[part + s];
-        max = max > other ? max : other;
+    const int used = plan.used(), lane = context.lane();
+    const int chunks = (dim + each * kWarp - 1) / (each * kWarp);
+    const int warps = static_cast<int>(team.lanes() / kWarp);
+    team.barrier();
+    for (int item = static_cast<int>(team.lane() / kWarp); item < rows * chunks; item += warps) {
+      const int row = item / chunks, j = (item % chunks * kWarp + lane) * each;
+      const Index part = (launch_head * rows + row) * attention.splits;
+      float max = kLowest, sum = 0;
+      Elements total = {};
+      for (int start = 0; start < used; start += kWarp) {
+        const bool mine = start + lane < used;
+        const float of_split = mine ? attention.part_max[part + start + lane] : kLowest;
+        const float its_sum = mine ? attention.part_sum[part + start + lane] : 0.0f;
+        float highest = max > of_split ? max : of_split;
+        for (int mask = 1; mask < kWarp; mask *= 2) {
+          const float other = context.shuffle_xor(highest, mask);
+          highest = highest > other ? highest : other;
+        }
+        const float before = context.exp(max - highest);
+        const float factor = mine ? context.exp(of_split - highest) : 0.0f;
+        sum *= before;
+        for (float& x : total.at) x *= before;
+        max = highest;
+        for (int first = start; first < used && first < start + kWarp; first += at_once) {
+          Elements part_of[at_once];
+          TERSEKV_UNROLL
+          for (int s = 0; s < at_once; ++s) {
+            part_of[s] = {};
+            if (first + s >= used || j >= dim) continue;
+            part_of[s] = *reinterpret_cast<const Elements*>(attention.part_out +
+                                                            (part + first + s) * dim + j);
+          }
+          TERSEKV_UNROLL
+          for (int s = 0; s < at_once; ++s) {
+            const float by = context.shuffle(factor, first - start + s);
+            sum += by * context.shuffle(its_sum, first - start + s);
+            TERSEKV_UNROLL
+            for (int e = 0; e < each; ++e) total.at[e] += by * part_of[s].at[e];
+          }
+        }
       }
-      float sum = 0, total = 0;
-      for (int s = 0; s < used; ++s) {
-        const float factor = context.exp(attention.part_max[part + s] - max);
-        sum += factor * attention.part_sum[part + s];
-        total += factor * attention.part_out[(part + s) * dim + j];
-      }
-      const Index view_row = sequence * attention.rows + attention.first_row + row / group;
-      const Index q_head = kv_head * group + row % group;
-      if (attention.out.data != nullptr) {
-        attention.out(view_row, q_head, j) = to_output<T>(sum > 0.0f ? total / sum : 0.0f);
-      }
-      if (j != 0) return;
-      const float lse = max + std::log(sum > 0.0f ? sum : 1.0f);
-      if (attention.lse != nullptr) {
-        attention.lse[view_row * attention.q.heads + q_head] = lse;
-      }
-      if (attention.write_logits) {
-        attention.scratch.lse_of(launch_head, row / group)[row % group] = lse;
-      }
-    });
+      write_row(attention, launch_head, row, j, max, sum, total.at, each);
+    }
+    team.barrier();
+  }
+  /// Elements j to j + count of row `row` of the launch, and its normaliser where j is 0.
+  static TERSEKV_HD void write_row(const Attention& attention, int launch_head, int row, int j,
+                                   float max, float sum, const float* total, int count) {
+    const int group = static_cast<int>(attention.heads.shape.group_size);
+    const int num_kv_heads = static_cast<int>(attention.heads.num_kv_heads);
+    const Index dim = attention.heads.layout.head_dim;
+    const Index view_row =
+        launch_head / num_kv_heads * attention.rows + attention.first_row + row / group;
+    const int q_head = launch_head % num_kv_heads * group + row % group;
+    for (int e = 0; e < count && j + e < dim && attention.out.data != nullptr; ++e) {
+      attention.out(view_row, q_head, j + e) = to_output<T>(sum > 0.0f ? total[e] / sum : 0.0f);
+    }
+    if (j != 0) return;
+    const float lse = max + std::log(sum > 0.0f ? sum : 1.0f);
+    if (attention.lse != nullptr) attention.lse[view_row * attention.q.heads + q_head] = lse;
+    if (attention.write_logits) {
+      attention.scratch.lse_of(launch_head, row / group)[row % group] = lse;
+    }
   }
   /// Attention per entry of row r, for the policy or the caller, or the logits as they are.
   template <class Team, class HeadType>
-  static TERSEKV_HD void show(Team& team, const Args& args, const HeadType& head, Index launch_head,
+  static TERSEKV_HD void show(Team& team, const Args& args, const HeadType& head, int launch_head,
                               Index r, bool first) {
     const Attention& attention = args.attention;
     const DeviceScratch& scratch = attention.scratch;
-    const Index group = attention.heads.shape.group_size;
-    const Index kv_head = launch_head % attention.heads.num_kv_heads;
+    const int kv_head = launch_head % static_cast<int>(attention.heads.num_kv_heads);
     const Index entries = visible(attention, head, r);
     const float* logits = scratch.logits_of(launch_head, r);
     const float* lse = scratch.lse_of(launch_head, r);
@@ -136,15 +172,7 @@ struct StepBody {
       const bool for_caller = args.rows_out.data != nullptr;
       float* reduced =
           for_caller ? args.rows_out.row(r, kv_head) : scratch.attention_of(launch_head);
-      team.for_each(for_caller ? within(args, entries) : entries, [&](Index i) {
-        float total = 0;
-        for (Index g = 0; g < group; ++g) {
-          const float difference = logits[g * scratch.stride + i] - lse[g];
-          const float a = std::exp(difference < 0.0f ? difference : 0.0f);
-          total = args.reduce == GroupReduce::max ? (a > total ? a : total) : total + a;
-        }
-        reduced[i] = args.reduce == GroupReduce::mean ? total / static_cast<float>(group) : total;
-      });
+      reduce_group(team, args, logits, lse, for_caller ? within(args, entries) : entries, reduced);
       row.attention = reduced;
     } else {
       row.logits = logits;
@@ -153,6 +181,35 @@ struct StepBody {
       row.query = scratch.query_of(launch_head, r);
     }
     if (args.observe) args.policy.observe(team, head, row);
+  }
+  /// The group's attention for each of `entries`, reduced to one number.
+  template <class Team>
+  static TERSEKV_HD void reduce_group(const Team& team, const Args& args, const float* logits,
+                                      const float* lse, Index entries, float* reduced) {
+    constexpr int at_once = Team::kAtOnce;
+    const Index group = args.attention.heads.shape.group_size;
+    const Index stride = args.attention.scratch.stride;
+    const float parts = args.reduce == GroupReduce::mean ? static_cast<float>(group) : 1.0f;
+    team.barrier();
+    for (Index start = team.lane(); start < entries; start += at_once * team.lanes()) {
+      float total[at_once] = {};
+      TERSEKV_UNROLL_BY(4)
+      for (Index g = 0; g < group; ++g) {
+        TERSEKV_UNROLL
+        for (int u = 0; u < at_once; ++u) {
+          const Index i = start + u * team.lanes();
+          const float difference = logits[g * stride + (i < entries ? i : start)] - lse[g];
+          const float a = std::exp(difference < 0.0f ? difference : 0.0f);
+          total[u] = args.reduce == GroupReduce::max ? (a > total[u] ? a : total[u]) : total[u] + a;
+        }
+      }
+      TERSEKV_UNROLL
+      for (int u = 0; u < at_once; ++u) {
+        const Index i = start + u * team.lanes();
+        if (i < entries) reduced[i] = total[u] / parts;
+      }
+    }
+    team.barrier();
   }
 };
 

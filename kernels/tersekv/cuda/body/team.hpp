@@ -48,6 +48,10 @@ class BlockTeam {
     context_.team_blocks() == 1 ? context_.barrier() : context_.team_barrier();
   }
 
+  /// Entries that a lane looks at together, where a loop stores nothing: what a team does for an
+  /// entry is to wait for its numbers.
+  static constexpr int kAtOnce = 4;
+
   template <class F>
   TERSEKV_HD void for_each(Index n, F&& f) const {
     barrier();
@@ -64,6 +68,25 @@ class BlockTeam {
   TERSEKV_HD void for_each_vector(const Head& head, Index n, F&& f) const {
     for_each_entry(head, n, f);
   }
+  template <class Head, class Read, class Write>
+  TERSEKV_HD void for_each_vector(const Head& head, Index n, Read&& read, Write&& write) const {
+    barrier();
+    for (Index start = lane(); start < n; start += kAtOnce * lanes()) {
+      using Number = decltype(read(PageSlot{}));
+      Number numbers[kAtOnce];
+      TERSEKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const Index i = start + u * lanes();
+        numbers[u] = read(slot_of(head, i < n ? i : start));
+      }
+      TERSEKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const Index i = start + u * lanes();
+        if (i < n) write(slot_of(head, i), numbers[u]);
+      }
+    }
+    barrier();
+  }
   template <class F>
   TERSEKV_HD void once(F&& f) const {
     barrier();
@@ -76,10 +99,27 @@ class BlockTeam {
                           Position&& position) const {
     barrier();
     Best mine;
-    for (Index i = lane(); i < n; i += lanes()) {
-      const PageSlot slot = slot_of(head, i);
-      if (eligible(slot)) mine = Better()(mine, Best{i, position(slot), key(slot)});
+    for (Index start = lane(); start < n; start += kAtOnce * lanes()) {
+      bool may[kAtOnce];
+      float keys[kAtOnce];
+      TERSEKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const Index i = start + u * lanes();
+        const PageSlot slot = slot_of(head, i < n ? i : start);
+        // Looked at whether it may leave or not: no load waits for another.
+        keys[u] = key(slot);
+        may[u] = eligible(slot) && i < n;
+      }
+      TERSEKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        if (!may[u] || (mine.slot >= 0 && keys[u] > mine.key)) continue;
+        const Index i = start + u * lanes();
+        const bool tie = mine.slot >= 0 && keys[u] == mine.key;  // positions decide it
+        if (tie && position(slot_of(head, mine.slot)) <= position(slot_of(head, i))) continue;
+        mine = {i, 0, keys[u]};
+      }
     }
+    if (mine.slot >= 0) mine.position = position(slot_of(head, mine.slot));
     return team_reduce(mine, Better()).slot;
   }
   template <class Head, class Eligible, class Key>
@@ -91,10 +131,22 @@ class BlockTeam {
                                   Key&& key) const {
     barrier();
     Best mine;
-    for (Index i = lane(); i < n; i += lanes()) {
-      const PageSlot slot = slot_of(head, i);
-      if (!eligible(slot) || (mine.slot >= 0 && least(slot) > mine.key)) continue;
-      mine = Better()(mine, Best{i, head.position(slot), key(slot)});
+    for (Index start = lane(); start < n; start += kAtOnce * lanes()) {
+      bool may[kAtOnce];
+      float low[kAtOnce];
+      TERSEKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const Index i = start + u * lanes();
+        const PageSlot slot = slot_of(head, i < n ? i : start);
+        may[u] = eligible(slot) && i < n;
+        low[u] = least(slot);
+      }
+      for (int u = 0; u < kAtOnce; ++u) {
+        if (!may[u] || (mine.slot >= 0 && low[u] > mine.key)) continue;
+        const Index i = start + u * lanes();
+        const PageSlot slot = slot_of(head, i);
+        mine = Better()(mine, Best{i, head.position(slot), key(slot)});
+      }
     }
     return team_reduce(mine, Better()).slot;
   }
@@ -173,17 +225,21 @@ class BlockTeam {
   template <class Head>
   TERSEKV_HD void copy_entries(const Head& head, const std::int32_t* from, const std::int32_t* to,
                                Index n) const {
-    // A warp for each entry: no division says whose element it is.
-    const Index dim = head.head_dim(), elements = dim + head.num_statistics();
+    // A warp for some elements of an entry: mostly one leaves, and the team has no more to do.
+    const auto dim = static_cast<std::uint32_t>(head.head_dim());
+    const auto elements = dim + static_cast<std::uint32_t>(head.num_statistics());
+    const std::uint32_t parts = (elements + kWarp - 1) / kWarp;
+    const auto all = static_cast<std::uint32_t>(n) * parts;
+    const auto warps = static_cast<std::uint32_t>(lanes() / kWarp);
     barrier();
-    for (Index a = lane() / kWarp; a < n; a += lanes() / kWarp) {
-      for (Index j = lane() % kWarp; j < elements; j += kWarp) {
-        if (j == 0) head.copy_numbers(from[a], to[a]);
-        if (j < dim) {
-          head.copy_element(from[a], to[a], j);
-        } else {
-          head.copy_statistic(from[a], to[a], j - dim);
-        }
+    for (auto w = static_cast<std::uint32_t>(lane() / kWarp); w < all; w += warps) {
+      const std::uint32_t a = w / parts;
+      const std::uint32_t j = w % parts * kWarp + static_cast<std::uint32_t>(lane() % kWarp);
+      if (j == 0) head.copy_numbers(from[a], to[a]);
+      if (j < dim) {
+        head.copy_element(from[a], to[a], j);
+      } else if (j < elements) {
+        head.copy_statistic(from[a], to[a], j - dim);
       }
     }
     barrier();
@@ -198,16 +254,62 @@ class BlockTeam {
     for_each(head.head_dim(), [&](Index j) { head.set_value(slot, j, f(j)); });
   }
 
+  /// Two entries a lane, which lie side by side: a page holds whole pairs, so there is something
+  /// behind an odd last one.
   template <class Head>
   TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
-    for_each(n, [&](Index i) { out[i] = product(head, i, [&](Index j) { return vector[j]; }); });
+    using Key = typename Head::Key;
+    const Index page = head.page_size(), dim = head.head_dim();
+    for_each((n + 1) / 2, [&](Index pair) {
+      const Index slot = 2 * pair;
+      const auto* key = head.key_page(head.page_index(slot)) + head.in_page(slot);
+      float total[2] = {}, part[2] = {};
+      for (Index start = 0; start < dim; start += kRun) {
+        const Index end = start + kRun < dim ? start + kRun : dim;
+        part[0] = part[1] = 0;
+        TERSEKV_UNROLL_BY(16)
+        for (Index j = start; j < end; ++j) {
+          const auto two = *reinterpret_cast<const KeyPair<Key>*>(key + j * page);
+          part[0] += to_float(two.first) * vector[j];
+          part[1] += to_float(two.second) * vector[j];
+        }
+        total[0] += part[0];
+        total[1] += part[1];
+      }
+      out[slot] = total[0];
+      if (slot + 1 < n) out[slot + 1] = total[1];
+    });
   }
+  /// A lane for each run of a key, and neighbouring entries side by side: the sums are those of
+  /// `dot`, to the bit.
   template <class Head, class F>
   TERSEKV_HD void for_each_square(const Head& head, Index first, Index count, F&& f) const {
-    for_each(count, [&](Index i) {
-      const Index slot = first + i;
-      f(slot, product(head, slot, [&](Index j) { return head.key(slot, j); }));
-    });
+    const Index page = head.page_size(), dim = head.head_dim();
+    int runs = 1;  // at a time
+    while (runs < kWarp && runs * kRun < dim) runs *= 2;
+    const int entries = kWarp / runs, in_warp = static_cast<int>(lane() % kWarp);
+    const int entry = in_warp & (entries - 1), run = in_warp / entries;
+    barrier();
+    for (Index i = lane() / kWarp * entries; i < count; i += lanes() / kWarp * entries) {
+      const bool there = i + entry < count;
+      const Index slot = first + i + (there ? entry : 0);
+      const auto* key = head.key_page(head.page_index(slot)) + head.in_page(slot);
+      float total = 0;
+      for (Index base = 0; base < dim; base += runs * kRun) {
+        const Index start = base + run * kRun, end = start + kRun < dim ? start + kRun : dim;
+        float part = 0;
+        TERSEKV_UNROLL_BY(16)
+        for (Index j = start; j < end; ++j) {
+          const float x = to_float(key[j * page]);
+          part += x * x;
+        }
+        for (int r = 0; r < runs && base + r * kRun < dim; ++r) {
+          total += context_.shuffle(part, r * entries + entry);
+        }
+      }
+      if (there && run == 0) f(slot, total);
+    }
+    barrier();
   }
 
  private:
@@ -225,21 +327,13 @@ class BlockTeam {
     return slot;
   }
 
-  /// <key of `slot`, vector>, whose elements are vector(dim). Short sums keep a float's precision.
-  template <class Head, class F>
-  TERSEKV_HD static float product(const Head& head, Index slot, F&& vector) {
-    constexpr Index run = 32;
-    const Index page = head.page_size(), dim = head.head_dim();
-    const auto* key = head.key_page(head.page_index(slot)) + head.in_page(slot);
-    float total = 0;
-    for (Index start = 0; start < dim; start += run) {
-      const Index end = start + run < dim ? start + run : dim;
-      float part = 0;
-      for (Index j = start; j < end; ++j) part += to_float(key[j * page]) * vector(j);
-      total += part;
-    }
-    return total;
-  }
+  /// Products are added up in runs of so many dimensions: short sums keep a float's precision. A
+  /// warp has a lane for each.
+  static constexpr Index kRun = 32;
+  template <class E>
+  struct alignas(2 * sizeof(E)) KeyPair {
+    E first, second;
+  };
 
   template <class T>
   TERSEKV_HD void tell(const T& x) const {
