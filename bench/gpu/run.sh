@@ -12,7 +12,8 @@ usage: sh bench/gpu/run.sh [--quick] [--dry-run] [--out FOLDER]
   --out FOLDER  for the results; default: $OUT if set, else bench/results
 needs nvcc, CMake, a C++ compiler, Python with PyTorch, and for the tests Catch2 3 and nlohmann_json:
 installed, or in the folder TERSEKV_DEPS, which bench/gpu/pack.sh fills.
-PYTHON, CUDACXX: other programs than python3 and nvcc. TERSEKV_GPU_SECONDS: for everything (590).
+PYTHON, CUDACXX: other programs than python3 and nvcc. TERSEKV_GPU_SECONDS: for everything (590); below
+450 stages are left out.
 END
 }
 
