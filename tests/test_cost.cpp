@@ -3,9 +3,10 @@
 // What a decode step costs beyond attention, counted, not timed: accesses to statistics and passes
 // over the keys, per live entry. Timings belong to the benchmarks.
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
-#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "bare_head.hpp"
 #include "support/random.hpp"
@@ -22,12 +23,12 @@ using tersekv::Index;
 namespace {
 
 struct Cost {
-  long statistics = 0;        // accesses; to write where one has just read is one of both
-  long keys = 0;              // dot products of a key with a vector
-  long comparisons = 0;       // entries looked at by reductions
-  long copies = 0;            // of entries, to other slots
-  Index slot = -1;            // of the latest access
-  std::uint64_t columns = 0;  // of that slot, a bit for each
+  long statistics = 0;         // accesses; to write where one has just read is one of both
+  long keys = 0;               // dot products of a key with a vector
+  long comparisons = 0;        // entries looked at by reductions
+  long copies = 0;             // of entries, to other slots
+  Index slot = -1;             // of the latest access
+  std::vector<Index> columns;  // of that slot, so far
 };
 
 /// A head that counts who asks for its statistics, and moves its entries.
@@ -46,7 +47,9 @@ class CountingHead : public tersekv::Head<float, float> {
   }
   template <class Slot, class T>
   void set_stat(Index column, Slot slot, T x) const {
-    if (cost_.slot != Index{slot} || (cost_.columns >> column & 1) == 0) count(column, slot);
+    const auto& columns = cost_.columns;
+    const bool asked = std::find(columns.begin(), columns.end(), column) != columns.end();
+    if (cost_.slot != Index{slot} || !asked) count(column, slot);
     Head::set_stat(column, slot, x);
   }
   void copy_entry(Index from, Index to) const {
@@ -61,8 +64,8 @@ class CountingHead : public tersekv::Head<float, float> {
  private:
   template <class Slot>
   void count(Index column, const Slot& slot) const {
-    if (cost_.slot != Index{slot}) cost_.columns = 0;
-    cost_.columns |= std::uint64_t{1} << column;
+    if (cost_.slot != Index{slot}) cost_.columns.clear();
+    cost_.columns.push_back(column);
     cost_.slot = slot;
     if constexpr (requires { slot.live; }) {
       cost_.statistics += slot.live;
