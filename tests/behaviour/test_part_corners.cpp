@@ -69,22 +69,27 @@ TEST_CASE("below a threshold the lowest score leaves first, then the lower posit
   below.threshold = 4;
   below.protection = {.sinks = 1, .recent = 1};
   using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
-  for (const bool higher_first : {false, true}) {
+  struct Case {
+    float score_1, score_2;
+    double want;
+  };
+  // 1 before 2: (2*1 + 3*2)/5 = 1.6, then (3*1.6 + 4*4)/7. 2 before 1: (2*2 + 4*4)/6 = 10/3, then
+  // (3*1 + 4*10/3)/7. Equal, so 1 before 2: (2*1 + 2*2)/4 = 1.5, then (2*1.5 + 4*4)/6.
+  for (const Case& c : {Case{2, 3, (3 * 1.6 + 16) / 7}, Case{3, 2, (3 + 4 * (20.0 / 6)) / 7},
+                        Case{2, 2, (3 + 16) / 6.0}}) {
     for (const bool sink_leaves : {false, true}) {
+      CAPTURE(c.score_1, c.score_2, sink_leaves);
       BelowThreshold selector = below;
       if (sink_leaves) selector.protection.sinks = 0;
       KVCache<Merging> cache(one_head(1, 8), Merging({}, selector));
       Rows rows(5, 1, 1);
       rows.v = {0, 1, 2, 4, 100};
-      rows.scores = {0, higher_first ? 3.0f : 2.0f, higher_first ? 2.0f : 3.0f, 4, 9};
+      rows.scores = {0, c.score_1, c.score_2, 4, 9};
       cache.extend(rows.chunk(0, 5), {.compress_every = kNever});
       cache.compress(0);
       const auto entries = cache.entries(0, 0);
-      // 1 before 2: (2*1 + 3*2)/5 = 1.6, then (3*1.6 + 4*4)/7. 2 before 1: (2*2 + 4*4)/6 = 10/3,
-      // then (3*1 + 4*10/3)/7.
-      const double want = higher_first ? (3 + 4 * (20.0 / 6)) / 7 : (3 * 1.6 + 16) / 7;
       REQUIRE(entries.size() == (sink_leaves ? 2u : 3u));
-      CHECK(support::close(entries[entries.size() - 2].value[0], want, 1e-6, 0));
+      CHECK(support::close(entries[entries.size() - 2].value[0], c.want, 1e-6, 0));
     }
   }
 }
@@ -180,6 +185,27 @@ TEST_CASE("along_query leaves keys finite for queries and scales however small")
         CHECK(support::is_finite(entry.key[1]));
       }
     }
+  }
+}
+
+TEST_CASE("scale takes the plain mean of keys where all scores are one") {
+  // Queries of zero: no logit says by how much a key should grow.
+  KVCache<KeepKV> cache(one_head(2, 6),
+                        make_keepkv({.recent = 1, .sinks = 0, .key_rule = KeyRule::scale}));
+  Rows rows(7, 2, 5);
+  for (float& x : rows.q) x = 0;
+  cache.extend(rows.chunk(0, 7));
+  CHECK(cache.counts(0, 0).merges == 1);
+  for (const Entry& entry : cache.entries(0, 0)) {
+    if (entry.weight != 2) continue;
+    const auto carrier = static_cast<std::size_t>(entry.position);
+    bool is_mean = false;
+    for (std::size_t victim = 0; victim < 7; ++victim) {
+      is_mean |= victim != carrier &&
+                 entry.key[0] == 0.5f * rows.k[2 * victim] + 0.5f * rows.k[2 * carrier] &&
+                 entry.key[1] == 0.5f * rows.k[2 * victim + 1] + 0.5f * rows.k[2 * carrier + 1];
+    }
+    CHECK(is_mean);
   }
 }
 
