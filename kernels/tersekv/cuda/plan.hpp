@@ -17,7 +17,8 @@ struct Tuning {
   int splits = 0;             ///< of the longest head's entries in attention
   Index plan_length = kAuto;  ///< entries of every head to plan for; kAuto: what the host knows of
                               ///< each. A captured graph is planned once, for all its replays.
-  int team_blocks = 0;        ///< blocks per head in appends and a policy's steps: 1 to 8
+  int team_blocks = 0;        ///< blocks per head in appends and a policy's steps: 1 to 8. They
+                              ///< meet in a microsecond: for keys to compare and very long heads.
   Index observed_rows = 4;    ///< of a prompt, in one launch; each costs logits for all heads
 };
 
