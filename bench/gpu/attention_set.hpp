@@ -106,7 +106,8 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
     if (!work.join && !work.observe) return;
     const int blocks = static_cast<int>(heads()) * team;
     Runtime::template launch<Step>(tersekv::cuda::Grid{blocks}, team, workspace_.barrier_words(),
-                                   stream, work, tersekv::cuda::step_threads<Runtime>(blocks));
+                                   stream, work,
+                                   tersekv::cuda::block_threads<Runtime, Step>(blocks));
   }
 
   void probe(Index copy, Index blocks_per_multiprocessor, Stream stream) override {

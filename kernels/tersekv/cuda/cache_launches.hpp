@@ -90,8 +90,7 @@ class CacheLaunches {
     args.num_rows = count;
     args.scratch = scratch(1);
     // Copying an element is a fraction of what a step has to do for an entry.
-    launch_teams<Body>(batch.sequences, count * shape_.head_dim / 2, kItemsOfBlock, stream, args,
-                       [](int) { return Body::kThreads; });
+    launch_teams<Body>(batch.sequences, count * shape_.head_dim / 2, kItemsOfBlock, stream, args);
     for_heads(batch.sequences, [&](Index h) { store_.note_append(h, count); });
   }
 
@@ -163,18 +162,17 @@ class CacheLaunches {
     return workspace_->scratch(store_.capacity(), shape_.group_size, shape_.head_dim, rows);
   }
 
-  /// Launches a team for each head, which has `items` to do, a block for each `of_block`, with as
-  /// many threads as threads_of(blocks of the launch) says.
-  template <class Body, class ThreadsOf>
+  /// Launches a team for each head, which has `items` to do, a block for each `of_block`.
+  template <class Body>
   void launch_teams(Sequences s, Index items, Index of_block, Stream stream,
-                    const typename Body::Args& args, ThreadsOf&& threads_of) const {
+                    const typename Body::Args& args) const {
     const int team = tuning_.team_blocks > 0
                          ? tuning_.team_blocks
                          : choose_team(heads_of(s), items, of_block, Runtime::multiprocessors(),
                                        DeviceScratch::kMostTeamBlocks);
     const int blocks = static_cast<int>(heads_of(s)) * team;
     Runtime::template launch<Body>(Grid{blocks}, team, workspace_->barrier_words(), stream, args,
-                                   threads_of(blocks));
+                                   block_threads<Runtime, Body>(blocks));
   }
 
   template <class T>
@@ -187,8 +185,7 @@ class CacheLaunches {
     // A policy that works from logits (KeepKV) compares keys.
     constexpr Index of_block =
         PolicyType::observes == Observes::logits ? kItemsOfBlock : kNumbersOfBlock;
-    launch_teams<Step<T>>(work.sequences, longest(work.sequences), of_block, stream, work,
-                          step_threads<Runtime>);
+    launch_teams<Step<T>>(work.sequences, longest(work.sequences), of_block, stream, work);
     note_compression(work);
   }
 

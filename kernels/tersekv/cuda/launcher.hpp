@@ -72,12 +72,13 @@ void with_attention_body(const AttentionArgs<KeyCodec, ValueCodec, T>& args, F&&
   });
 }
 
-/// Threads of each of `blocks` blocks of a policy's step: all where a block has a multiprocessor to
-/// itself, half where they share one, and one waits while another works.
-template <class Runtime>
-int step_threads(int blocks) {
-  constexpr int half = Runtime::kTeamThreads / 2 / kWarp * kWarp;
-  return half > 0 && blocks > Runtime::multiprocessors() ? half : Runtime::kTeamThreads;
+/// Threads of each of `blocks` blocks. Where a body takes fewer: all if a block has a
+/// multiprocessor to itself, half if they share one, and one waits while another works.
+template <class Runtime, class Body>
+int block_threads(int blocks) {
+  constexpr int half = Body::kThreads / 2 / kWarp * kWarp;
+  return kFewerThreads<Body> && half > 0 && blocks > Runtime::multiprocessors() ? half
+                                                                                : Body::kThreads;
 }
 
 /// The grid of a body's launch for heads of at most `lengths` entries, one number for each head of

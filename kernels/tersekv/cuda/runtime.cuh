@@ -33,12 +33,6 @@ template <class Body>
 inline constexpr int kBlocksAtOnce =
     std::clamp(static_cast<int>(160 * 1024 / (Body::kSharedBytes + 1024)), 1, most_blocks<Body>());
 
-/// Whether a launch may give blocks of a body fewer threads than its `kThreads`.
-template <class Body>
-inline constexpr bool kFewerThreads = requires {
-  requires Body::kTakesFewerThreads;
-};
-
 /// A body as a kernel. Arguments lie in constant memory, so bodies may point at them.
 template <class Body>
 __global__ void __launch_bounds__(Body::kThreads, kBlocksAtOnce<Body>)

@@ -32,6 +32,12 @@
 
 namespace tersekv::cuda {
 
+/// Whether a launch may give blocks of a body fewer threads than its `kThreads`.
+template <class Body>
+inline constexpr bool kFewerThreads = requires {
+  requires Body::kTakesFewerThreads;
+};
+
 /// The warp of every device this library runs on.
 inline constexpr int kWarp = 32;
 /// Teams have 1, 2, 4 or 8 blocks.

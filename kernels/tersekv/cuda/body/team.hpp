@@ -97,28 +97,12 @@ class BlockTeam {
   template <class Head, class Eligible, class Key, class Position>
   TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key,
                           Position&& position) const {
-    barrier();
-    Best mine;
-    for (Index start = lane(); start < n; start += kAtOnce * lanes()) {
-      bool may[kAtOnce];
-      float keys[kAtOnce];
-      TERSEKV_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        const Index i = start + u * lanes();
-        const PageSlot slot = slot_of(head, i < n ? i : start);
-        // Looked at whether it may leave or not: no load waits for another.
-        keys[u] = key(slot);
-        may[u] = eligible(slot) && i < n;
-      }
-      TERSEKV_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        if (!may[u] || (mine.slot >= 0 && keys[u] > mine.key)) continue;
-        const Index i = start + u * lanes();
-        const bool tie = mine.slot >= 0 && keys[u] == mine.key;  // positions decide it
-        if (tie && position(slot_of(head, mine.slot)) <= position(slot_of(head, i))) continue;
-        mine = {i, 0, keys[u]};
-      }
-    }
+    Best mine = lowest_of_lane(
+        head, n, eligible, key, [&](const Best& so_far, Index i, PageSlot slot, float key_of) {
+          const bool tie = so_far.slot >= 0 && key_of == so_far.key;  // positions decide it
+          return tie && position(slot_of(head, so_far.slot)) <= position(slot) ? so_far
+                                                                               : Best{i, 0, key_of};
+        });
     if (mine.slot >= 0) mine.position = position(slot_of(head, mine.slot));
     return team_reduce(mine, Better()).slot;
   }
@@ -129,25 +113,10 @@ class BlockTeam {
   template <class Head, class Eligible, class Least, class Key>
   TERSEKV_HD Index argmin_bounded(const Head& head, Index n, Eligible&& eligible, Least&& least,
                                   Key&& key) const {
-    barrier();
-    Best mine;
-    for (Index start = lane(); start < n; start += kAtOnce * lanes()) {
-      bool may[kAtOnce];
-      float low[kAtOnce];
-      TERSEKV_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        const Index i = start + u * lanes();
-        const PageSlot slot = slot_of(head, i < n ? i : start);
-        may[u] = eligible(slot) && i < n;
-        low[u] = least(slot);
-      }
-      for (int u = 0; u < kAtOnce; ++u) {
-        if (!may[u] || (mine.slot >= 0 && low[u] > mine.key)) continue;
-        const Index i = start + u * lanes();
-        const PageSlot slot = slot_of(head, i);
-        mine = Better()(mine, Best{i, head.position(slot), key(slot)});
-      }
-    }
+    const Best mine = lowest_of_lane(
+        head, n, eligible, least, [&](const Best& so_far, Index i, PageSlot slot, float) {
+          return Better()(so_far, Best{i, head.position(slot), key(slot)});
+        });
     return team_reduce(mine, Better()).slot;
   }
   template <class Head, class Eligible, class Key, class... Position>
@@ -334,6 +303,34 @@ class BlockTeam {
   struct alignas(2 * sizeof(E)) KeyPair {
     E first, second;
   };
+
+  /// The best of this lane's eligible entries, as better(best so far, i, slot, least) says of each
+  /// whose `least`, which no key is below, is not above the best's key.
+  template <class Head, class Eligible, class Least, class OrBetter>
+  TERSEKV_HD Best lowest_of_lane(const Head& head, Index n, Eligible& eligible, Least& least,
+                                 const OrBetter& better) const {
+    barrier();
+    Best mine;
+    for (Index start = lane(); start < n; start += kAtOnce * lanes()) {
+      bool may[kAtOnce];
+      float low[kAtOnce];
+      TERSEKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const Index i = start + u * lanes();
+        const PageSlot slot = slot_of(head, i < n ? i : start);
+        // Looked at whether it may leave or not: no load waits for another.
+        low[u] = least(slot);
+        may[u] = eligible(slot) && i < n;
+      }
+      TERSEKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        if (!may[u] || (mine.slot >= 0 && low[u] > mine.key)) continue;
+        const Index i = start + u * lanes();
+        mine = better(mine, i, slot_of(head, i), low[u]);
+      }
+    }
+    return mine;
+  }
 
   template <class T>
   TERSEKV_HD void tell(const T& x) const {
