@@ -31,9 +31,9 @@ def calls_for(contestant, seconds, multiple=1):
     return multiple * max(1, math.ceil(seconds / one / multiple))
 
 
-def compare(contestants, seconds, copies=1, least=7, most=41, sample=0.004, rest=REST):
+def compare(contestants, seconds, copies=1, least=7, most=41, sample=0.004, rest=REST, uncounted=1):
     """{name: [microseconds per call, one per round]}: all in every round, in alternating order, until
-    the time is up. A call goes before each sample, unmeasured, so that its threads are awake."""
+    the time is up. `uncounted` calls go before each sample, at least one, so that its threads are awake."""
     calls = {name: calls_for(run, sample, copies) for name, run in contestants.items()}
     samples = {name: [] for name in contestants}
     end = time.monotonic() + seconds
@@ -42,6 +42,6 @@ def compare(contestants, seconds, copies=1, least=7, most=41, sample=0.004, rest
             break
         for name in alternating(contestants, index):
             time.sleep(rest)
-            contestants[name](1)
+            contestants[name](uncounted)
             samples[name].append(1e6 * contestants[name](calls[name]) / calls[name])
     return samples
