@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <vector>
@@ -42,7 +43,52 @@ std::vector<float> last_row(Index dim, Index length, Index others, bool weighted
   return last;
 }
 
+/// Output, lse and attention of one token of `group` query heads, the same keys and values for all:
+/// of one KV head, or of one for each.
+template <class T>
+std::vector<float> of_group(Index group, bool one_head, Index dim, Index length) {
+  const Index heads = one_head ? 1 : group;
+  tersekv::KVCache<GivenWeights, T> cache(
+      {.num_q_heads = group, .num_kv_heads = heads, .head_dim = dim});
+  Random random(12);
+  std::vector<float> k(static_cast<std::size_t>(length * heads * dim)), v = k,
+                                                                        weights(k.size() / dim);
+  const std::vector<float> keys = random.normals(length * dim),
+                           values = random.normals(length * dim),
+                           q = random.normals(group * dim, 3),
+                           drawn = random.uniforms(length, 0.5f, 4.0f);
+  for (Index i = 0; i < length; ++i) {
+    for (Index h = 0; h < heads; ++h) {
+      std::copy_n(keys.begin() + i * dim, dim, k.begin() + (i * heads + h) * dim);
+      std::copy_n(values.begin() + i * dim, dim, v.begin() + (i * heads + h) * dim);
+      weights[static_cast<std::size_t>(i * heads + h)] = drawn[static_cast<std::size_t>(i)];
+    }
+  }
+  cache.append(0, tersekv::nhd_view(k.data(), length, heads, dim),
+               tersekv::nhd_view(v.data(), length, heads, dim),
+               {.data = weights.data(), .token_stride = heads});
+  std::vector<float> all(static_cast<std::size_t>(group * (dim + 1)));
+  AttendOutputs outputs;
+  outputs.lse = all.data() + group * dim;
+  cache.template attend<float>(0, tersekv::nhd_view(q.data(), 1, group, dim),
+                               tersekv::nhd_view(all.data(), 1, group, dim), outputs);
+  return all;
+}
+
 }  // namespace
+
+TEMPLATE_TEST_CASE("a query head's attention is the same bits alone and in a group", "", float,
+                   tersekv::BFloat16, tersekv::Half, tersekv::Int8) {
+  for (const Index group : {2, 3, 5, 8, 9, 17}) {
+    for (const Index dim : {64, 128}) {
+      for (const Index length : {20, 150, 2090}) {
+        INFO("group " << group << ", head_dim " << dim << ", length " << length);
+        CHECK(of_group<TestType>(group, true, dim, length) ==
+              of_group<TestType>(group, false, dim, length));
+      }
+    }
+  }
+}
 
 TEMPLATE_TEST_CASE("a row's attention over entries in memory is the same bits among others", "",
                    float, tersekv::BFloat16, tersekv::Half, tersekv::Int8) {

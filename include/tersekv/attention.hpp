@@ -50,9 +50,8 @@ class AttentionPass {
         row_floats_(padded_dim(dim_)),
         block_(block_entries(head.page_size())),
         tiled_(request, rows_, dim_, block_, buffers),
-        tile_(request.tokens == 1 && request.visible < kFarEntries && !tiled_.on() ? kSection
-                                                                                   : block_),
-        from_memory_(request.tokens == 1 && request.visible >= kFarEntries),
+        from_memory_(request.tokens == 1 && (request.visible >= kFarEntries || tiled_.on())),
+        tile_(request.tokens == 1 && !from_memory_ ? kSection : block_),
         ask_(ask_of<Value>(std::min<Index>(rows_, kRowBlock), from_memory_)),
         key_order_(
             order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * Index{sizeof(Key)})),
@@ -66,7 +65,7 @@ class AttentionPass {
 
   /// All of the request by one worker.
   void run() {
-    const simd::TileSetup setup(tiled_.on());
+    const simd::TileSetup setup(tiled_.on(), simd::kTileBytes, tiled_.tile_rows());
     make_queries();
     section_ = total_;  // what joins nothing is the total
     section(0);
@@ -79,7 +78,7 @@ class AttentionPass {
   }
   /// Sections [first, last), into the buffers that workers share.
   void part(Index first, Index last) {
-    const simd::TileSetup setup(tiled_.on());
+    const simd::TileSetup setup(tiled_.on(), simd::kTileBytes, tiled_.tile_rows());
     make_queries();
     for (Index s = first; s < last; ++s) {
       section_ = shared_sums(s);
@@ -220,7 +219,7 @@ class AttentionPass {
     }
     const Ahead<Key> asked = with_keys(start, ahead);
     if (tiled_.on()) {
-      tiled_.logits(keys_at(start), ahead, key_scales(start), page, entries, blind,
+      tiled_.logits(keys_at(start), asked, from_memory_, key_scales(start), page, entries, blind,
                     row_of(0, start), tile_);
     } else if constexpr (Codec<Key>::scaled) {
       byte_key_tile(keys_at(start), asked, from_memory_, page, dim_, vectors,
@@ -266,9 +265,9 @@ class AttentionPass {
   void values(Index start, Index stop, Index blind) {
     const float* factors = softmax_.factors() + blind;
     if (tiled_.on()) {
-      tiled_.values(values_at(start), after_values(start, stop), value_scales(start), stop - start,
-                    row_of(0, start), tile_, blind, softmax_.factors(), section_.values(0),
-                    row_floats_);
+      tiled_.values(values_at(start), with_values(start, after_values(start, stop)), from_memory_,
+                    value_scales(start), stop - start, row_of(0, start), tile_, blind,
+                    softmax_.factors(), section_.values(0), row_floats_);
     } else if constexpr (Codec<Value>::scaled) {
       for (Index at = start; at < stop; at += block_, factors = nullptr) {
         const Index entries = std::min(block_, stop - at);
@@ -352,8 +351,8 @@ class AttentionPass {
   Index group_, rows_, dim_, row_floats_;
   Index block_;  // entries that lie together
   TiledAttention<Key, Value> tiled_;
+  bool from_memory_;  // a guess; tiles wait for the nearer caches, too
   Index tile_;        // entries of a tile: a block or several
-  bool from_memory_;  // a guess
   simd::Ask ask_;     // for what comes next
   ReadingOrder key_order_, value_order_;
   PagesAhead<Head> pages_ahead_;

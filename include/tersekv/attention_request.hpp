@@ -17,8 +17,7 @@ inline Index tokens_at_once(Index group, Index tokens) {
   return std::max<Index>(rows, 1);
 }
 
-/// Whether tile registers, where there are some, work on so many tokens of a call: only for so many
-/// query rows are pages worth taking apart.
+/// Whether tile registers, where there are some, work on so many tokens of a call.
 inline bool is_tiled(Index tokens, Index group) { return tokens > 1 && tokens * group > kFewRows; }
 
 /// Entries of a section: sums over one join those over the sections before it. So partial sums of
@@ -49,7 +48,7 @@ struct AttentionBuffers {
   float* byte_queries = nullptr;  ///< [rows, padded_dim(head_dim)]
   float* byte_units = nullptr;    ///< [rows, ByteRows::kUnits]
   float* share_units = nullptr;   ///< [rows]
-  float* tiled = nullptr;         ///< TiledAttention's, for requests of many tokens
+  float* tiled = nullptr;         ///< TiledAttention's, where requests may be tiled
   SharedBuffers shared;
 };
 
@@ -65,7 +64,7 @@ struct AttentionRequest {
   float* lse = nullptr;        ///< [tokens, group_size]
   float* attention = nullptr;  ///< [visible] or null: reduced over the group; of one token
   float* logits = nullptr;     ///< [group_size, stride] or null: without the bias; of one token
-  bool tiled = false;          ///< of a call that is_tiled, and without attention and logits
+  bool tiled = false;          ///< of a call that is_tiled, or of a token for which tiles pay
 };
 
 }  // namespace tersekv

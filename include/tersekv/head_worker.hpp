@@ -29,6 +29,8 @@ Index most_between_steps(const PolicyType& policy, const Shape& shape, const Hea
 /// give the same bits.
 template <class PolicyType, class HeadType>
 class HeadWorker {
+  using Tiled = TiledAttention<typename HeadType::Key, typename HeadType::Value>;
+
  public:
   HeadWorker(const PolicyType& policy, GroupReduce reduce, Index kv_head, const HeadType& head,
              const Spaces& spaces)
@@ -215,7 +217,7 @@ class HeadWorker {
     const Index at_once = spaces_.worker.tokens;
     for (Index r = first + part * at_once; r < last; r += parts * at_once) {
       AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
-      request.tiled = is_tiled(q.tokens, head_.shape().group_size);
+      request.tiled |= is_tiled(q.tokens, head_.shape().group_size);
       tersekv::attend(head_, request, spaces_.attention());
       write(request, start + r, out, lse);
     }
@@ -256,7 +258,8 @@ class HeadWorker {
             .alpha = PolicyType::uses_weights ? policy_.alpha() : 0.0f,
             .reduce = reduce_,
             .out = spaces_.worker.out,
-            .lse = spaces_.worker.lse};
+            .lse = spaces_.worker.lse,
+            .tiled = tokens == 1 && Tiled::pays(group)};
   }
 
   /// The request for row r, whose attention the caller may want.

@@ -88,11 +88,12 @@ struct Tiles {
   }
 };
 
-/// Has the registers set up, as long as it lives, for a thread that `uses` them, to multiply rows
-/// of `left_bytes` bytes, a multiple of 4. Precondition: granted, or unused.
+/// Has the registers set up, as long as it lives, for a thread that `uses` them, to multiply
+/// `left_rows` rows of `left_bytes` bytes, a multiple of 4. Precondition: granted, or unused.
 class TileSetup {
  public:
-  explicit TileSetup(bool uses, Index left_bytes = kTileBytes) : used_(uses) {
+  explicit TileSetup(bool uses, Index left_bytes = kTileBytes, Index left_rows = kTileRows)
+      : used_(uses) {
     if (!used_) return;
     struct {
       std::uint8_t palette = 1, first_row = 0, reserved[14] = {};
@@ -102,7 +103,7 @@ class TileSetup {
     for (int tile = 0; tile < 8; ++tile) {
       const bool left = tile == 4 || tile == 5, right = tile > 5;
       setup.row_bytes[tile] = static_cast<std::uint16_t>(left ? left_bytes : kTileBytes);
-      setup.rows[tile] = static_cast<std::uint8_t>(right ? left_bytes / 4 : kTileRows);
+      setup.rows[tile] = static_cast<std::uint8_t>(right ? left_bytes / 4 : left_rows);
     }
     asm volatile("ldtilecfg %0" ::"m"(setup));
   }
@@ -121,7 +122,7 @@ struct Tiles {
   static bool granted() { return false; }
 };
 struct TileSetup {
-  explicit TileSetup(bool, Index = kTileBytes) {}
+  explicit TileSetup(bool, Index = kTileBytes, Index = kTileRows) {}
 };
 #endif
 

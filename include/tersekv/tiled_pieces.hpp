@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "tersekv/attention_blocks.hpp"
 #include "tersekv/attention_request.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
@@ -144,6 +145,9 @@ template <class Key, class Value, class Tiles = simd::Tiles>
 class TiledPieces {
  public:
   static constexpr bool exist = Tiles::exist && kPieces<Key> > 0 && kPieces<Value> > 0;
+  /// Whether so many rows of a single token are worked on in less time than by vectors: no, as
+  /// pages are taken apart for them.
+  static constexpr bool pays(Index) { return false; }
 
   TiledPieces(const AttentionRequest& request, Index rows, Index head_dim, Index block,
               const AttentionBuffers& buffers)
@@ -167,6 +171,8 @@ class TiledPieces {
            kRowsAtOnce * head_dim;
   }
   bool on() const { return on_; }
+  /// Of the tiles that are multiplied.
+  Index tile_rows() const { return simd::kTileRows; }
 
   /// All rows of the request.
   void make_queries(const float* query, float scale) {
@@ -179,12 +185,12 @@ class TiledPieces {
   }
   /// out[r, i] for rows from `first` on and the entries whose keys are at `keys`, of a page of
   /// `page_size`: in whole tiles, of rows, too.
-  void logits(const Key* keys, const Key* ahead, const float*, Index page_size, Index entries,
-              Index first, float* out, Index stride) const {
+  void logits(const Key* keys, const Ahead<Key>& ahead, bool, const float*, Index page_size,
+              Index entries, Index first, float* out, Index stride) const {
     if constexpr (exist) {
       const Index columns = padded_dim(entries);
       const RightPieces page{page_, columns, queries_.terms * columns};
-      split_terms(keys, ahead, page_size, dim_, page);
+      split_terms(keys, ahead.rows, page_size, dim_, page);
       piece_products<kPieces<Key>>(Tiles(), queries_, query_pieces_, page, first, rows_, out,
                                    stride);
       for (Index r = first; r < rows_; ++r) {
@@ -197,13 +203,13 @@ class TiledPieces {
   }
   /// sums[r, d] = factors[r] * sums[r, d] + sum_i exponentials[r, i] * values[i, d] for rows from
   /// `first` on.
-  void values(const Value* values, const Value* ahead, const float*, Index entries,
+  void values(const Value* values, const Ahead<Value>& ahead, bool, const float*, Index entries,
               const float* exponentials, Index stride, Index first, const float* factors,
               float* sums, Index sum_stride) const {
     if constexpr (exist) {
       const LeftPieces shares{shares_.at, whole_tile_terms(entries), shares_.piece};
       const RightPieces page{page_, dim_, shares.terms * dim_};
-      split_terms(values, ahead, dim_, entries, page);
+      split_terms(values, ahead.rows, dim_, entries, page);
       for (Index start = first / kRowsAtOnce * kRowsAtOnce; start < rows_; start += kRowsAtOnce) {
         const Index from = std::max(first, start), end = std::min(start + kRowsAtOnce, rows_);
         for (Index r = from; r < end; ++r) {

@@ -28,6 +28,7 @@ struct WorkspaceForm {
   bool has_weights = false;  ///< the policy's entries do
   /// Room for TiledAttention: of so many rows, a head_dim and a block's entries; null if not there.
   Index (*tiled_room)(Index, Index, Index) = nullptr;
+  bool single_tiled = false;  ///< it works on single tokens
 
   template <class PolicyType, class KeyCodec, class ValueCodec>
   static WorkspaceForm of(Index page_size, const Shape& shape) {
@@ -38,7 +39,8 @@ struct WorkspaceForm {
             Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled,
             std::is_same_v<KeyCodec, BFloat16>,
             PolicyType::uses_weights,
-            Tiled::exist ? Tiled::room : nullptr};
+            Tiled::exist ? Tiled::room : nullptr,
+            Tiled::pays(shape.group_size)};
   }
   Index whole_pages(Index entries) const {
     return (entries + page_size - 1) / page_size * page_size;
@@ -77,7 +79,8 @@ struct WorkerBuffers {
     const Index group = form.shape.group_size, dim = form.shape.head_dim;
     tokens = tokens_at_once(group, room.tokens);
     const Index rows = tokens * group, block = block_entries(form.page_size);
-    const bool tiled = form.tiled_room != nullptr && is_tiled(room.tokens, group);
+    const bool tiled =
+        form.tiled_room != nullptr && (form.single_tiled || is_tiled(room.tokens, group));
     attention.tile =
         take(std::max((tiled ? whole_tile_rows(rows) : rows) * block, group * kSection));
     attention.sums = take(2 * AttentionSums::floats(rows, padded_dim(dim)));
