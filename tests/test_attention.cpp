@@ -57,6 +57,7 @@ Setting random_setting(Random& random) {
   s.length = std::clamp<Index>(s.length, 1, 300);
   s.alpha = random.pick(kAlphas);
   s.reduce = random.pick(kReductions);
+  s.rounded = random.chance(0.5);
   return s;
 }
 
@@ -246,9 +247,8 @@ TEST_CASE("attention is right among near-tied keys") {
 
 TEST_CASE("attention over entries of 16 and of 8 bits is right for what is stored") {
   check(over_many_settings<Half>(8, 40, unchanged), kBands);
-  check(over_many_settings<BFloat16>(9, 40, unchanged), kBands);
-  check(over_many_settings<BFloat16>(17, 60, [](Setting& s, Random&) { s.rounded = true; }),
-        kBands);
+  const auto of_few = [](Setting& s, Random&) { s.group = std::min<Index>(s.group, 6); };
+  check(over_many_settings<BFloat16>(9, 100, of_few), kBands);  // tiles round shares
   check(over_many_settings<Half, BFloat16>(10, 40, unchanged), kBands);
   check(over_many_settings<BFloat16, float>(11, 40, unchanged), kBands);
   check(over_many_settings<Int8>(14, 60, unchanged), kByteBands);

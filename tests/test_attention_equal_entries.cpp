@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 #include <limits>
@@ -35,17 +36,27 @@ TEST_CASE("attention over many equal entries is exact enough for every page size
   }
 }
 
-TEST_CASE("equal entries get equal attention to the bit, wherever they lie") {
+namespace {
+template <class T, Index head_dim, Index page>
+struct Stored {
+  using Cache = tersekv::KVCache<tersekv::Full, T>;
+  static constexpr Index dim = head_dim, page_size = page;
+};
+}  // namespace
+
+TEMPLATE_TEST_CASE("equal entries get equal attention to the bit, wherever they lie", "",
+                   (Stored<float, 5, 16>), (Stored<tersekv::BFloat16, 64, 32>),
+                   (Stored<tersekv::Int8, 64, 64>)) {
   using tersekv::GroupReduce;
-  const Index n = 323, dim = 5;  // sections, pages and vectors that are not full
+  const Index n = 323, dim = TestType::dim;  // sections, pages and vectors that are not full
   for (const GroupReduce reduce : {GroupReduce::sum, GroupReduce::mean, GroupReduce::max}) {
     for (const Index group : {1, 2, 3, 4, 5, 7, 11}) {
       CAPTURE(group, static_cast<int>(reduce));
-      tersekv::KVCache<tersekv::Full> cache({.num_q_heads = group,
-                                             .num_kv_heads = 1,
-                                             .head_dim = dim,
-                                             .group_reduce = reduce,
-                                             .page_size = 16});
+      typename TestType::Cache cache({.num_q_heads = group,
+                                      .num_kv_heads = 1,
+                                      .head_dim = dim,
+                                      .group_reduce = reduce,
+                                      .page_size = TestType::page_size});
       const std::vector<float> keys(static_cast<std::size_t>(n * dim), 0.3f);
       cache.append(0, tersekv::nhd_view(keys.data(), n, 1, dim),
                    tersekv::nhd_view(keys.data(), n, 1, dim));

@@ -79,12 +79,22 @@ std::vector<float> of_group(Index group, bool one_head, Index dim, Index length)
 
 TEMPLATE_TEST_CASE("a query head's attention is the same bits alone and in a group", "", float,
                    tersekv::BFloat16, tersekv::Half, tersekv::Int8) {
+  using Tiled = tersekv::detail::TiledAttention<TestType, TestType>;
   for (const Index group : {2, 3, 5, 8, 9, 17}) {
     for (const Index dim : {64, 128}) {
       for (const Index length : {20, 150, 2090}) {
         INFO("group " << group << ", head_dim " << dim << ", length " << length);
-        CHECK(of_group<TestType>(group, true, dim, length) ==
-              of_group<TestType>(group, false, dim, length));
+        const auto together = of_group<TestType>(group, true, dim, length);
+        const auto alone = of_group<TestType>(group, false, dim, length);
+        // Tiles round shares of values of BFloat16; of few enough rows they know nothing.
+        if (std::is_same_v<TestType, tersekv::BFloat16> && tersekv::simd::Tiles::granted() &&
+            Tiled::pays(group)) {
+          support::ErrorStatistics errors;
+          for (std::size_t i = 0; i < alone.size(); ++i) errors.add(together[i], alone[i], 1.0);
+          CHECK(support::within(errors, {2.5e-7, 9e-6}, {2e-6, 6e-5}));
+        } else {
+          CHECK(together == alone);
+        }
       }
     }
   }

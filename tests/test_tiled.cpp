@@ -19,8 +19,17 @@ using support::Random;
 
 namespace {
 
+/// Elements, and by what rule tiles work on a request over them.
+template <class T, Tiling how>
+struct Way {
+  using Element = T;
+  static constexpr Tiling tiling = how;
+  /// Dimensions and entries come in multiples of it.
+  static constexpr Index multiple = how == Tiling::token ? 32 : 16;
+};
+
 /// Rows against one block of a page, and the memory that takes.
-template <class T, class Tiles>
+template <class T, class Tiles, Tiling tiling = Tiling::chunk>
 struct Block {
   using Tiled = detail::TiledAttention<T, T, Tiles>;
   Index rows, dim, page;
@@ -38,7 +47,7 @@ struct Block {
     buffers.tiled = room.data();
     buffers.byte_queries = queries.data();
     buffers.byte_units = units.data();
-    request.tiled = true;
+    request.tiling = tiling;
   }
   Tiled tiled() const { return Tiled(request, rows, dim, page, buffers); }
 
@@ -152,26 +161,33 @@ TEST_CASE("products of bytes by tiles are those of vectors, to the bit") {
   }
 }
 
-TEMPLATE_TEST_CASE("products of pieces hold all of a query and 2^-16 of a share", "", Half,
-                   BFloat16) {
+TEMPLATE_TEST_CASE("products of pieces hold all of a query and 2^-16 of a share", "",
+                   (Way<Half, Tiling::chunk>), (Way<BFloat16, Tiling::chunk>),
+                   (Way<BFloat16, Tiling::token>)) {
+  using T = typename TestType::Element;
   for_each_tiles([&]<class Tiles>() {
     Random random(2);
     INFO(random);
     ErrorStatistics of_logits, of_values;
     for (int i = 0; i < 25; ++i) {
-      const Index dim = 16 * random.integer(1, 9), page = 32 << random.integer(0, 3);
+      const Index dim = TestType::multiple * random.integer(1, 9);
+      const Index page = 32 << random.integer(0, 3);
       const Index rows = random.integer(1, 40), entries = random.integer(1, page);
-      const Index first = random.integer(0, rows - 1);
+      const bool token = TestType::tiling == Tiling::token;  // whose rows see the same
+      const Index first = token ? 0 : random.integer(0, rows - 1);
       CAPTURE(dim, page, rows, entries, first);
       const auto q = random.normals(rows * dim);
-      auto keys = stored<TestType>(random, page * dim), values = keys;
+      auto keys = stored<T>(random, page * dim), values = keys;
       // What is not live must not be seen, not even what is no number.
       for (Index at = entries * dim; at < page * dim; ++at) {
         values[static_cast<std::size_t>(at)].bits = 0xffff;
       }
+      for (Index at = 0; at < page * dim; ++at) {
+        if (at % page >= entries) keys[static_cast<std::size_t>(at)].bits = 0xffff;
+      }
       const auto e = shares(random, rows * page), before = random.normals(rows * dim);
       const auto factors = shares(random, rows);
-      const Block<TestType, Tiles> block(rows, dim, page);
+      const Block<T, Tiles, TestType::tiling> block(rows, dim, page);
       const auto logits = block.logits(q.data(), keys.data(), nullptr, 0.25f, entries, first);
       const auto sums =
           block.values(before, factors, e.data(), values.data(), nullptr, entries, first);
@@ -207,27 +223,30 @@ TEMPLATE_TEST_CASE("products of pieces hold all of a query and 2^-16 of a share"
   });
 }
 
-TEMPLATE_TEST_CASE("a row by tiles is the same bits whatever the others", "", Half, BFloat16) {
+TEMPLATE_TEST_CASE("a row by tiles is the same bits whatever the others", "",
+                   (Way<Half, Tiling::chunk>), (Way<BFloat16, Tiling::chunk>),
+                   (Way<BFloat16, Tiling::token>)) {
+  using T = typename TestType::Element;
   Random random(3);
   INFO(random);
-  const Index dim = 80, page = 64, rows = 37, entries = 51;
+  const Index dim = 5 * TestType::multiple, page = 64, rows = 37, entries = 51;
   auto q = random.normals(rows * dim);
   // Some rows are numbers of BFloat16, and take fewer pieces among themselves.
   for (Index i = 0; i < 20 * dim; ++i) {
     float& x = q[static_cast<std::size_t>(i)];
     x = to_float(from_float<BFloat16>(x));
   }
-  const auto keys = stored<TestType>(random, page * dim), values = keys;
+  const auto keys = stored<T>(random, page * dim), values = keys;
   const auto e = shares(random, rows * page), factors = shares(random, rows);
   const std::vector<float> before(static_cast<std::size_t>(rows * dim), 1.0f);
   for_each_tiles([&]<class Tiles>() {
-    const Block<TestType, Tiles> all(rows, dim, page);
+    const Block<T, Tiles, TestType::tiling> all(rows, dim, page);
     const auto logits = all.logits(q.data(), keys.data(), nullptr, 0.1f, entries);
     const auto sums = all.values(before, factors, e.data(), values.data(), nullptr, entries);
     for (const Index n : {1, 5, 16, 20}) {
       for (Index r = 0; r + n <= rows; r += n) {
         CAPTURE(n, r);
-        const Block<TestType, Tiles> few(n, dim, page);
+        const Block<T, Tiles, TestType::tiling> few(n, dim, page);
         const auto some = few.logits(q.data() + r * dim, keys.data(), nullptr, 0.1f, entries);
         const std::vector<float> given(factors.begin() + r, factors.end());
         const auto added =

@@ -20,6 +20,10 @@ inline Index tokens_at_once(Index group, Index tokens) {
 /// Whether tile registers, where there are some, work on so many tokens of a call.
 inline bool is_tiled(Index tokens, Index group) { return tokens > 1 && tokens * group > kFewRows; }
 
+/// By what rule tile registers, where there are some, work on a request: as part of a call that
+/// is_tiled, or as a single token of so many query heads that they pay.
+enum class Tiling { none, chunk, token };
+
 /// Entries of a section: sums over one join those over the sections before it. So partial sums of
 /// floats stay short, whatever the page size, and a million entries lose no more precision than a
 /// few thousand do; and workers may take sections of a head, with the same results to the bit.
@@ -64,7 +68,7 @@ struct AttentionRequest {
   float* lse = nullptr;        ///< [tokens, group_size]
   float* attention = nullptr;  ///< [visible] or null: reduced over the group; of one token
   float* logits = nullptr;     ///< [group_size, stride] or null: without the bias; of one token
-  bool tiled = false;          ///< of a call that is_tiled, or of a token for which tiles pay
+  Tiling tiling = Tiling::none;
 };
 
 }  // namespace tersekv

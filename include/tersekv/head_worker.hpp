@@ -217,7 +217,7 @@ class HeadWorker {
     const Index at_once = spaces_.worker.tokens;
     for (Index r = first + part * at_once; r < last; r += parts * at_once) {
       AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
-      request.tiled |= is_tiled(q.tokens, head_.shape().group_size);
+      if (is_tiled(q.tokens, head_.shape().group_size)) request.tiling = Tiling::chunk;
       tersekv::attend(head_, request, spaces_.attention());
       write(request, start + r, out, lse);
     }
@@ -259,7 +259,7 @@ class HeadWorker {
             .reduce = reduce_,
             .out = spaces_.worker.out,
             .lse = spaces_.worker.lse,
-            .tiled = tokens == 1 && Tiled::pays(group)};
+            .tiling = tokens == 1 && Tiled::pays(group) ? Tiling::token : Tiling::none};
   }
 
   /// The request for row r, whose attention the caller may want.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "tersekv/attention_blocks.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/simd_tiles.hpp"
 
@@ -67,6 +68,24 @@ inline void for_tile_grids(const Tiles& tiles, Index first, Index last, Index co
   Index r = first / simd::kTileRows * simd::kTileRows;
   for (; r + simd::kTileRows < last; r += 2 * simd::kTileRows) rows.template operator()<2>(r);
   if (r < last) rows.template operator()<1>(r);
+}
+
+/// Along with `Rights` tiles side by side of rows of `stride` elements, that begin `offset`
+/// elements from the first row's beginning on and `read` bytes after what is read first: asks for
+/// as much of what lies ahead.
+template <simd::Ask ask, int Rights, class T>
+[[gnu::always_inline]] inline void ask_for_tiles(const Ahead<T>& ahead, Index offset, Index stride,
+                                                 Index read) {
+  constexpr int rows = static_cast<int>(simd::kTileRows);
+  if constexpr (ask == simd::Ask::apart) {
+    ahead.lines.after(read).template ask<Rights * rows>(0);
+  } else {
+    constexpr int bytes = Rights * static_cast<int>(simd::kTileBytes);
+    constexpr int vectors = bytes / (simd::kLanes * static_cast<int>(sizeof(T)));
+    TERSEKV_HOST_UNROLL for (int row = 0; row < rows; ++row) {
+      simd::prefetch<ask, vectors>(ahead.rows + offset + row * stride);
+    }
+  }
 }
 
 }  // namespace tersekv::detail

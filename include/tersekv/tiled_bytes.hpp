@@ -64,15 +64,8 @@ struct ByteColumns {
   [[gnu::always_inline]] void ask_for(Index term, Index column, Index terms) const {
     if (ahead == nullptr) return;
     with_ask_of<Int8, kRowBlock>(from_memory, [&]<simd::Ask ask>() {
-      if constexpr (ask == simd::Ask::apart) {
-        const Index read = column * terms + term * Rights * simd::kTileColumns;
-        ahead->lines.after(read).template ask<Rights* static_cast<int>(simd::kTileRows)>(0);
-      } else {
-        const Int8* rows = ahead->rows + term / 4 * stride + 4 * column;
-        TERSEKV_HOST_UNROLL for (Index row = 0; row < simd::kTileRows; ++row) {
-          simd::prefetch<ask, 4 * Rights>(rows + row * stride);
-        }
-      }
+      ask_for_tiles<ask, Rights>(*ahead, term / 4 * stride + 4 * column, stride,
+                                 column * terms + term * Rights * simd::kTileColumns);
     });
   }
 };
@@ -121,7 +114,7 @@ class TiledBytes {
         queries_{reinterpret_cast<std::byte*>(buffers.byte_queries), head_dim,
                  std::min(rows, DigitRows::kMostBlock)},
         sums_(reinterpret_cast<std::int32_t*>(buffers.tiled)),
-        on_(exist && request.tiled && head_dim % simd::kTileBytes == 0 &&
+        on_(exist && request.tiling != Tiling::none && head_dim % simd::kTileBytes == 0 &&
             block % simd::kTileBytes == 0 && buffers.tiled != nullptr && Tiles::granted()) {}
   /// Numbers of four bytes of memory for a request.
   static Index room(Index, Index head_dim, Index block) {

@@ -145,15 +145,11 @@ template <class Key, class Value, class Tiles = simd::Tiles>
 class TiledPieces {
  public:
   static constexpr bool exist = Tiles::exist && kPieces<Key> > 0 && kPieces<Value> > 0;
-  /// Whether so many rows of a single token are worked on in less time than by vectors: no, as
-  /// pages are taken apart for them.
-  static constexpr bool pays(Index) { return false; }
-
   TiledPieces(const AttentionRequest& request, Index rows, Index head_dim, Index block,
               const AttentionBuffers& buffers)
       : rows_(rows),
         dim_(head_dim),
-        on_(exist && request.tiled && head_dim % simd::kTileColumns == 0 &&
+        on_(exist && request.tiling == Tiling::chunk && head_dim % simd::kTileColumns == 0 &&
             block % kTileTerms == 0 && buffers.tiled != nullptr && Tiles::granted()) {
     if (!on_) return;
     const Index whole = whole_tile_rows(rows), dims = whole_tile_terms(head_dim);
