@@ -34,6 +34,7 @@ class AttentionPass {
   using Key = typename Head::Key;
   using Value = typename Head::Value;
   static constexpr bool kPairs = simd::kFastPairs && std::is_same_v<Key, BFloat16>;
+  static constexpr Index kEntrySize = sizeof(Key) + sizeof(Value);  // of a dimension
   static constexpr bool kBytes = Codec<Key>::scaled && Codec<Value>::scaled;
   /// Of what is asked for far, so many bytes before a softmax: memory would else have nothing to
   /// do.
@@ -50,7 +51,8 @@ class AttentionPass {
         row_floats_(padded_dim(dim_)),
         block_(block_entries(head.page_size())),
         tiled_(request, rows_, dim_, block_, buffers),
-        from_memory_(request.tokens == 1 && (request.visible >= kFarEntries || tiled_.on())),
+        from_memory_(request.tokens == 1 &&
+                     (tiled_.on() || is_far(request.visible, kEntrySize * dim_))),
         tile_(request.tokens == 1 && !from_memory_ ? kSection : block_),
         ask_(ask_of<Value>(std::min<Index>(rows_, kRowBlock), from_memory_)),
         key_order_(

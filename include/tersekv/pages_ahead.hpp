@@ -7,8 +7,16 @@
 #include "tersekv/asked_lines.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/head_view.hpp"
+#include "tersekv/simd.hpp"
 
 namespace tersekv::detail {
+
+/// Whether a head of so many entries, with `entry_bytes` bytes of key and value each, is
+/// taken to come from beyond the second-level cache: engines go through other layers before they
+/// come back to one.
+inline bool is_far(Index entries, Index entry_bytes) {
+  return entries >= kFarEntries || (simd::kAsksApart && entries * entry_bytes >= kFarBytes);
+}
 
 /// The lines that attention asks for along with a page, of a head whose pages it reads in order:
 /// those of pages that come later, from the first key to the last value. Of the next page where the
