@@ -14,6 +14,9 @@ namespace support {
 /// What tersekv::simd::Tiles does, without a processor that has them, slowly.
 class EmulatedTiles {
  public:
+  /// Of what is multiplied and of sums, as tersekv::simd::TileSetup has them.
+  static inline int left_rows = 16;
+
   using Index = tersekv::Index;
   static constexpr bool exist = true;
   static bool granted() { return true; }
@@ -24,20 +27,20 @@ class EmulatedTiles {
   }
   template <int tile>
   void load(const void* rows, Index stride) const {
-    for (Index i = 0; i < 16; ++i) {
+    for (Index i = 0; i < (tile < 6 ? left_rows : 16); ++i) {
       std::memcpy(tiles_[tile][i], static_cast<const std::byte*>(rows) + i * stride, 64);
     }
   }
   template <int tile>
   void store(void* rows, Index stride) const {
-    for (Index i = 0; i < 16; ++i) {
+    for (Index i = 0; i < (tile < 6 ? left_rows : 16); ++i) {
       std::memcpy(static_cast<std::byte*>(rows) + i * stride, tiles_[tile][i], 64);
     }
   }
   template <tersekv::simd::TileProduct product, int sums, int left, int right>
   void multiply() const {
     using tersekv::simd::TileProduct;
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < left_rows; ++i) {
       for (int j = 0; j < 16; ++j) {
         for (int k = 0; k < 16; ++k) {
           const std::byte *a = tiles_[left][i] + 4 * k, *b = tiles_[right][k] + 4 * j;

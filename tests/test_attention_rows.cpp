@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <type_traits>
 #include <vector>
 
 #include "given_weights.hpp"
@@ -43,13 +44,15 @@ std::vector<float> last_row(Index dim, Index length, Index others, bool weighted
   return last;
 }
 
-/// Output, lse and attention of one token of `group` query heads, the same keys and values for all:
-/// of one KV head, or of one for each.
+/// Output, lse and attention per entry of one token of `group` query heads, the same keys and
+/// values for all: of one KV head, or of one for each.
 template <class T>
 std::vector<float> of_group(Index group, bool one_head, Index dim, Index length) {
   const Index heads = one_head ? 1 : group;
-  tersekv::KVCache<GivenWeights, T> cache(
-      {.num_q_heads = group, .num_kv_heads = heads, .head_dim = dim});
+  tersekv::KVCache<GivenWeights, T> cache({.num_q_heads = group,
+                                           .num_kv_heads = heads,
+                                           .head_dim = dim,
+                                           .group_reduce = tersekv::GroupReduce::max});
   Random random(12);
   std::vector<float> k(static_cast<std::size_t>(length * heads * dim)), v = k,
                                                                         weights(k.size() / dim);
@@ -67,11 +70,21 @@ std::vector<float> of_group(Index group, bool one_head, Index dim, Index length)
   cache.append(0, tersekv::nhd_view(k.data(), length, heads, dim),
                tersekv::nhd_view(v.data(), length, heads, dim),
                {.data = weights.data(), .token_stride = heads});
-  std::vector<float> all(static_cast<std::size_t>(group * (dim + 1)));
+  std::vector<float> all(static_cast<std::size_t>(group * (dim + 1))),
+      rows(static_cast<std::size_t>(heads * length));
   AttendOutputs outputs;
   outputs.lse = all.data() + group * dim;
+  outputs.rows = {rows.data(), 1, heads * length, length};
   cache.template attend<float>(0, tersekv::nhd_view(q.data(), 1, group, dim),
                                tersekv::nhd_view(all.data(), 1, group, dim), outputs);
+  for (Index i = 0; one_head && i < length; ++i) all.push_back(rows[static_cast<std::size_t>(i)]);
+  for (Index i = 0; !one_head && i < length; ++i) {  // the group's highest
+    float highest = 0;
+    for (Index h = 0; h < heads; ++h) {
+      highest = std::max(highest, rows[static_cast<std::size_t>(h * length + i)]);
+    }
+    all.push_back(highest);
+  }
   return all;
 }
 
@@ -80,18 +93,18 @@ std::vector<float> of_group(Index group, bool one_head, Index dim, Index length)
 TEMPLATE_TEST_CASE("a query head's attention is the same bits alone and in a group", "", float,
                    tersekv::BFloat16, tersekv::Half, tersekv::Int8) {
   using Tiled = tersekv::detail::TiledAttention<TestType, TestType>;
-  for (const Index group : {2, 3, 5, 8, 9, 17}) {
+  for (const Index group : {3, 5, 8, 17}) {
     for (const Index dim : {64, 128}) {
       for (const Index length : {20, 150, 2090}) {
         INFO("group " << group << ", head_dim " << dim << ", length " << length);
         const auto together = of_group<TestType>(group, true, dim, length);
         const auto alone = of_group<TestType>(group, false, dim, length);
-        // Tiles round shares of values of BFloat16; of few enough rows they know nothing.
+        // Tiles round shares of values of BFloat16, and work on no rows alone.
         if (std::is_same_v<TestType, tersekv::BFloat16> && tersekv::simd::Tiles::granted() &&
             Tiled::pays(group)) {
           support::ErrorStatistics errors;
           for (std::size_t i = 0; i < alone.size(); ++i) errors.add(together[i], alone[i], 1.0);
-          CHECK(support::within(errors, {2.5e-7, 9e-6}, {2e-6, 6e-5}));
+          CHECK(support::within(errors, {5e-8, 9e-6}, {2e-6, 6e-5}));
         } else {
           CHECK(together == alone);
         }

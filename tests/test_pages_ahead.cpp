@@ -113,8 +113,9 @@ TEMPLATE_TEST_CASE("pages are asked for whole, and once, by those before them", 
 }
 
 TEST_CASE("heads are far from so many entries on, or bytes where requests are apart") {
-  CHECK(detail::is_far(2048, 1));
-  CHECK(!detail::is_far(2047, 128));
-  CHECK(detail::is_far(2047, 129) == simd::kAsksApart);
-  CHECK(detail::is_far(512, 512) == simd::kAsksApart);
+  CHECK(detail::is_far(2048, 1, 16));
+  CHECK(!detail::is_far(2047, 128, 64));
+  CHECK(detail::is_far(2047, 129, 64) == simd::kAsksApart);
+  CHECK(detail::is_far(512, 512, 256) == simd::kAsksApart);
+  CHECK(!detail::is_far(512, 512, 32));
 }

@@ -24,14 +24,15 @@ template <class T, Tiling how>
 struct Way {
   using Element = T;
   static constexpr Tiling tiling = how;
-  /// Dimensions and entries come in multiples of it.
+  /// Dimensions come in multiples of it.
   static constexpr Index multiple = how == Tiling::token ? 32 : 16;
 };
 
-/// Rows against one block of a page, and the memory that takes.
+/// Rows against one block of a page, and no more memory than a cache has for that.
 template <class T, class Tiles, Tiling tiling = Tiling::chunk>
 struct Block {
-  using Tiled = detail::TiledAttention<T, T, Tiles>;
+  using Tiled = std::conditional_t<tiling == Tiling::token, detail::TiledPages<T, T, Tiles>,
+                                   detail::TiledAttention<T, T, Tiles>>;
   Index rows, dim, page;
   std::vector<float> room, queries, units;
   AttentionBuffers buffers;
@@ -42,7 +43,7 @@ struct Block {
         dim(head_dim),
         page(page_size),
         room(static_cast<std::size_t>(Tiled::room(rows, dim, page))),
-        queries(static_cast<std::size_t>(detail::whole_tile_rows(rows) * dim)),
+        queries(static_cast<std::size_t>(rows * padded_dim(dim))),
         units(static_cast<std::size_t>(4 * rows)) {
     buffers.tiled = room.data();
     buffers.byte_queries = queries.data();
@@ -50,6 +51,13 @@ struct Block {
     request.tiling = tiling;
   }
   Tiled tiled() const { return Tiled(request, rows, dim, page, buffers); }
+  /// Of the tiles that are multiplied.
+  Index tile_rows() const {
+    Index all = simd::kTileRows;
+    if constexpr (Codec<T>::scaled) all = tiled().tile_rows();
+    EmulatedTiles::left_rows = static_cast<int>(all);
+    return all;
+  }
 
   /// [rows, page], numbers of rows before `first` are arbitrary.
   std::vector<float> logits(const float* query, const T* keys, const float* scales, float scale,
@@ -57,8 +65,7 @@ struct Block {
     std::vector<float> out(static_cast<std::size_t>(detail::whole_tile_rows(rows) * page), 7.0f);
     Tiled t = tiled();
     REQUIRE(t.on());
-    const simd::TileSetup setup(std::is_same_v<Tiles, simd::Tiles>, simd::kTileBytes,
-                                t.tile_rows());
+    const simd::TileSetup setup(std::is_same_v<Tiles, simd::Tiles>, simd::kTileBytes, tile_rows());
     t.make_queries(query, scale);
     t.logits(keys, detail::Ahead<T>::none(keys), false, scales, page, entries, first, out.data(),
              page);
@@ -70,8 +77,7 @@ struct Block {
                             Index entries, Index first = 0) const {
     Tiled t = tiled();
     REQUIRE(t.on());
-    const simd::TileSetup setup(std::is_same_v<Tiles, simd::Tiles>, simd::kTileBytes,
-                                t.tile_rows());
+    const simd::TileSetup setup(std::is_same_v<Tiles, simd::Tiles>, simd::kTileBytes, tile_rows());
     t.values(stored, detail::Ahead<T>::none(stored), false, scales, entries, exponentials, page,
              first, factors.data(), sums.data(), dim);
     return sums;

@@ -25,7 +25,7 @@ def measure(bench, case):
         footprint = copies * case.kv_bytes()
 
         def probe(calls):
-            return calls * library.read_seconds(footprint, case.threads) / copies
+            return sum(library.read_seconds(footprint, case.threads) for _ in range(calls)) / copies
 
         def peak(calls):
             return calls * case.flops() / library.peak(case.threads)

@@ -25,16 +25,16 @@ namespace tersekv {
 namespace detail {
 
 /// The tiles of one request: entries whose keys come first, then their exponentials, then their
-/// values. Of heads that may be in memory they are no more than a page, in the order of memory: a
-/// page's keys, its scales and weights, its values, and what is not wanted, so that the processor's
-/// own prefetching, which stops at the first gap, goes on for as long as pages are neighbours.
-/// Elsewhere a section: each time the exponentials are waited for.
+/// values. Of heads that may be in memory, and for tile registers, they are no more than a page, in
+/// the order of memory: a page's keys, its scales and weights, its values, and what is not wanted,
+/// so that the processor's own prefetching, which stops at the first gap, goes on for as long as
+/// pages are neighbours. Elsewhere a section: each time the exponentials are waited for.
 template <class Head>
 class AttentionPass {
   using Key = typename Head::Key;
   using Value = typename Head::Value;
   static constexpr bool kPairs = simd::kFastPairs && std::is_same_v<Key, BFloat16>;
-  static constexpr Index kEntrySize = sizeof(Key) + sizeof(Value);  // of a dimension
+  static constexpr Index kDimBytes = sizeof(Key) + sizeof(Value);  // of an entry's dimension
   static constexpr bool kBytes = Codec<Key>::scaled && Codec<Value>::scaled;
   /// Of what is asked for far, so many bytes before a softmax: memory would else have nothing to
   /// do.
@@ -52,7 +52,7 @@ class AttentionPass {
         block_(block_entries(head.page_size())),
         tiled_(request, rows_, dim_, block_, buffers),
         from_memory_(request.tokens == 1 &&
-                     (tiled_.on() || is_far(request.visible, kEntrySize * dim_))),
+                     (tiled_.on() || is_far(request.visible, kDimBytes * dim_, block_))),
         tile_(request.tokens == 1 && !from_memory_ ? kSection : block_),
         ask_(ask_of<Value>(std::min<Index>(rows_, kRowBlock), from_memory_)),
         key_order_(
@@ -353,7 +353,7 @@ class AttentionPass {
   Index group_, rows_, dim_, row_floats_;
   Index block_;  // entries that lie together
   TiledAttention<Key, Value> tiled_;
-  bool from_memory_;  // a guess; tiles wait for the nearer caches, too
+  bool from_memory_;  // a guess; and where tiles work on a token, who wait for caches, too
   Index tile_;        // entries of a tile: a block or several
   simd::Ask ask_;     // for what comes next
   ReadingOrder key_order_, value_order_;

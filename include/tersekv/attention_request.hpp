@@ -21,7 +21,8 @@ inline Index tokens_at_once(Index group, Index tokens) {
 inline bool is_tiled(Index tokens, Index group) { return tokens > 1 && tokens * group > kFewRows; }
 
 /// By what rule tile registers, where there are some, work on a request: as part of a call that
-/// is_tiled, or as a single token of so many query heads that they pay.
+/// is_tiled, without attention and logits, or as a single token of so many query heads that they
+/// pay.
 enum class Tiling { none, chunk, token };
 
 /// Entries of a section: sums over one join those over the sections before it. So partial sums of

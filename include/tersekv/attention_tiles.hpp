@@ -15,15 +15,16 @@ namespace tersekv::detail {
 /// Requests over 16 bits: pages are taken apart for the many rows of a chunk, and not for those of
 /// a token.
 template <class Key, class Value, class Tiles>
-class TiledHalves {
+class Tiled16Bits {
   using Chunk = TiledPieces<Key, Value, Tiles>;
   using Token = TiledPages<Key, Value, Tiles>;
 
  public:
   static constexpr bool exist = Chunk::exist;
   static constexpr bool pays(Index rows) { return Token::pays(rows); }
+  static bool fits(Index head_dim, Index block) { return Chunk::fits(head_dim, block); }
 
-  TiledHalves(const AttentionRequest& request, Index rows, Index head_dim, Index block,
+  Tiled16Bits(const AttentionRequest& request, Index rows, Index head_dim, Index block,
               const AttentionBuffers& buffers)
       : chunk_(request, rows, head_dim, block, buffers),
         token_(request, rows, head_dim, block, buffers) {}
@@ -57,6 +58,6 @@ class TiledHalves {
 /// The part of a request that tile registers do, where there are some.
 template <class Key, class Value, class Tiles = simd::Tiles>
 using TiledAttention = std::conditional_t<Codec<Key>::scaled, TiledBytes<Key, Value, Tiles>,
-                                          TiledHalves<Key, Value, Tiles>>;
+                                          Tiled16Bits<Key, Value, Tiles>>;
 
 }  // namespace tersekv::detail

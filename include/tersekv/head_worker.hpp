@@ -214,10 +214,12 @@ class HeadWorker {
   template <class T>
   void attend_rows(const TokenView<const T>& q, Index first, Index last, Index start,
                    const TokenView<T>& out, float* lse, Index part = 0, Index parts = 1) {
-    const Index at_once = spaces_.worker.tokens;
+    const Index group = head_.shape().group_size;
+    const bool tiled = is_tiled(q.tokens, group);
+    const Index at_once = !tiled && Tiled::pays(group) ? 1 : spaces_.worker.tokens;
     for (Index r = first + part * at_once; r < last; r += parts * at_once) {
       AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
-      if (is_tiled(q.tokens, head_.shape().group_size)) request.tiling = Tiling::chunk;
+      if (tiled) request.tiling = Tiling::chunk;
       tersekv::attend(head_, request, spaces_.attention());
       write(request, start + r, out, lse);
     }

@@ -11,11 +11,12 @@
 
 namespace tersekv::detail {
 
-/// Whether a head of so many entries, with `entry_bytes` bytes of key and value each, is
-/// taken to come from beyond the second-level cache: engines go through other layers before they
-/// come back to one.
-inline bool is_far(Index entries, Index entry_bytes) {
-  return entries >= kFarEntries || (simd::kAsksApart && entries * entry_bytes >= kFarBytes);
+/// Whether a head of so many entries, with `entry_bytes` bytes of key and value each, is taken to
+/// come from beyond the second-level cache: engines go through other layers before they come back
+/// to one. By bytes only where as many entries lie together as when that was timed.
+inline bool is_far(Index entries, Index entry_bytes, Index block) {
+  const bool many_bytes = entries * entry_bytes >= kFarBytes && block >= kFarBlock;
+  return entries >= kFarEntries || (simd::kAsksApart && many_bytes);
 }
 
 /// The lines that attention asks for along with a page, of a head whose pages it reads in order:

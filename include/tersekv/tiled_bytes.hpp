@@ -52,7 +52,7 @@ inline float make_digit_shares(const float* row, const float* scales, Index entr
 }
 
 /// Bytes in columns, four terms of each together, and rows of such `stride` bytes apart; and what
-/// is asked for meanwhile, as much of it, if anything is.
+/// lies ahead and is asked for meanwhile, or null.
 struct ByteColumns {
   const Int8* at = nullptr;
   Index columns = 0, stride = 0;
@@ -99,13 +99,17 @@ inline void digit_products(const Tiles& tiles, const DigitRows& left, const Byte
   }
 }
 
-/// As TiledPieces, over bytes, with the bits that vectors would give.
+/// The products of a request over keys and values of one byte, where there are tile registers, with
+/// the bits that vectors would give.
 template <class Key, class Value, class Tiles = simd::Tiles>
 class TiledBytes {
  public:
   static constexpr bool exist = Tiles::exist && Codec<Key>::scaled && Codec<Value>::scaled;
   /// Whether so many rows of a single token are worked on in less time than by vectors.
   static constexpr bool pays(Index rows) { return exist && rows >= 5; }
+  static bool fits(Index head_dim, Index block) {
+    return exist && head_dim % simd::kTileBytes == 0 && block % simd::kTileBytes == 0;
+  }
 
   TiledBytes(const AttentionRequest& request, Index rows, Index head_dim, Index block,
              const AttentionBuffers& buffers)
@@ -114,8 +118,8 @@ class TiledBytes {
         queries_{reinterpret_cast<std::byte*>(buffers.byte_queries), head_dim,
                  std::min(rows, DigitRows::kMostBlock)},
         sums_(reinterpret_cast<std::int32_t*>(buffers.tiled)),
-        on_(exist && request.tiling != Tiling::none && head_dim % simd::kTileBytes == 0 &&
-            block % simd::kTileBytes == 0 && buffers.tiled != nullptr && Tiles::granted()) {}
+        on_(fits(head_dim, block) && request.tiling != Tiling::none && buffers.tiled != nullptr &&
+            Tiles::granted()) {}
   /// Numbers of four bytes of memory for a request.
   static Index room(Index, Index head_dim, Index block) {
     return kRows * kDigits * std::max(head_dim, block);

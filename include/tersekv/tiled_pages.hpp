@@ -80,13 +80,16 @@ class TiledPages {
       Tiles::exist && std::is_same_v<Key, BFloat16> && std::is_same_v<Value, BFloat16>;
   /// Whether so many rows of a single token are worked on in less time than by vectors.
   static constexpr bool pays(Index rows) { return exist && rows >= 7; }
+  static bool fits(Index head_dim, Index block) {
+    return exist && head_dim % kColumns == 0 && block % kColumns == 0;
+  }
 
   TiledPages(const AttentionRequest& request, Index rows, Index head_dim, Index block,
              const AttentionBuffers& buffers)
       : rows_(rows),
         dim_(head_dim),
-        on_(exist && request.tiling == Tiling::token && head_dim % kColumns == 0 &&
-            block % kColumns == 0 && buffers.tiled != nullptr && Tiles::granted()) {
+        on_(fits(head_dim, block) && request.tiling == Tiling::token && buffers.tiled != nullptr &&
+            Tiles::granted()) {
     if (!on_) return;
     const Index query_rows = SpreadRows::tile_rows(rows, kQueryPieces);
     queries_.at = reinterpret_cast<std::uint32_t*>(buffers.tiled);
@@ -104,8 +107,6 @@ class TiledPages {
            SpreadRows::tile_rows(rows, kSharePieces) * block + kColumns / 2 * head_dim;
   }
   bool on() const { return on_; }
-  /// Of the tiles that are multiplied.
-  Index tile_rows() const { return simd::kTileRows; }
 
   void make_queries(const float* query, float scale) {
     scale_ = scale;
@@ -121,12 +122,12 @@ class TiledPages {
               Index page_size, Index entries, Index, float* out, Index stride) const {
     if constexpr (exist) {
       const Index whole = entries / kColumns * kColumns;
-      Columns columns{keys, dim_, whole, page_size, nullptr, ahead, from_memory};
-      multiply(queries_, columns, 0);
+      Right right{keys, dim_, whole, page_size, nullptr, ahead, from_memory};
+      multiply(queries_, right, 0);
       if (whole < entries) {
         copy_live(keys + whole, page_size, entries - whole);
-        columns = {tail_, dim_, kColumns, kColumns, nullptr, Ahead<Key>::none(tail_), false};
-        multiply(queries_, columns, whole);
+        right = {tail_, dim_, kColumns, kColumns, nullptr, Ahead<Key>::none(tail_), false};
+        multiply(queries_, right, whole);
       }
       with_constant<kQueryPieces>(queries_.pieces, [&]<int Pieces>() {
         for_each_sum<Pieces>(
@@ -166,7 +167,7 @@ class TiledPages {
  private:
   /// What rows are multiplied by: `terms` rows of `columns` numbers, `stride` apart, all in whole
   /// tiles, and kTerms more in `rest` if that is not null; and what is asked for meanwhile.
-  struct Columns {
+  struct Right {
     const BFloat16* at;
     Index terms, columns, stride;
     const BFloat16* rest;
@@ -175,7 +176,7 @@ class TiledPages {
   };
 
   /// Into products_ from column `to` on.
-  void multiply(const SpreadRows& left, const Columns& right, Index to) const {
+  void multiply(const SpreadRows& left, const Right& right, Index to) const {
     with_ask_of<BFloat16, kRowBlock>(right.from_memory, [&]<simd::Ask ask>() {
       // As numbers of its own: what tiles do may change any other, as far as a compiler knows.
       const Index step = left.rows * kTerms, size = right.stride, terms = right.terms;

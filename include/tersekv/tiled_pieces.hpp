@@ -145,12 +145,16 @@ template <class Key, class Value, class Tiles = simd::Tiles>
 class TiledPieces {
  public:
   static constexpr bool exist = Tiles::exist && kPieces<Key> > 0 && kPieces<Value> > 0;
+  static bool fits(Index head_dim, Index block) {
+    return exist && head_dim % simd::kTileColumns == 0 && block % kTileTerms == 0;
+  }
+
   TiledPieces(const AttentionRequest& request, Index rows, Index head_dim, Index block,
               const AttentionBuffers& buffers)
       : rows_(rows),
         dim_(head_dim),
-        on_(exist && request.tiling == Tiling::chunk && head_dim % simd::kTileColumns == 0 &&
-            block % kTileTerms == 0 && buffers.tiled != nullptr && Tiles::granted()) {
+        on_(fits(head_dim, block) && request.tiling == Tiling::chunk && buffers.tiled != nullptr &&
+            Tiles::granted()) {
     if (!on_) return;
     const Index whole = whole_tile_rows(rows), dims = whole_tile_terms(head_dim);
     queries_ = {reinterpret_cast<std::uint16_t*>(buffers.tiled), dims, whole * dims};
@@ -167,8 +171,6 @@ class TiledPieces {
            kRowsAtOnce * head_dim;
   }
   bool on() const { return on_; }
-  /// Of the tiles that are multiplied.
-  Index tile_rows() const { return simd::kTileRows; }
 
   /// All rows of the request.
   void make_queries(const float* query, float scale) {

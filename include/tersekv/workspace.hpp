@@ -39,7 +39,7 @@ struct WorkspaceForm {
             Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled,
             std::is_same_v<KeyCodec, BFloat16>,
             PolicyType::uses_weights,
-            Tiled::exist ? Tiled::room : nullptr,
+            Tiled::fits(shape.head_dim, block_entries(page_size)) ? Tiled::room : nullptr,
             Tiled::pays(shape.group_size)};
   }
   Index whole_pages(Index entries) const {

@@ -191,7 +191,7 @@ void feed_some(std::vector<Contestant>& all, Storage storage, Index sequence,
       continue;
     }
     for (std::size_t i = 0; i < own.size(); ++i) {
-      // Tile registers round what has 16 bits otherwise, but not rows whose attention is wanted.
+      // Tile registers round what has 16 bits otherwise: chunks, not tokens of few query heads.
       const bool alike = each.by == all[0].by || storage != Storage::half_and_bfloat ||
                          !tersekv::simd::Tiles::granted();
       if (alike) {

@@ -54,7 +54,8 @@ bool same(const std::vector<Entry>& a, const std::vector<Entry>& b) {
   });
 }
 
-constexpr Index kHeads = 3, kGroup = 5, kDim = 9, kQueryHeads = kHeads * kGroup;
+/// Such as tile registers work on, where there are some.
+constexpr Index kHeads = 3, kGroup = 7, kDim = 64, kQueryHeads = kHeads * kGroup;
 /// Sections of 256 entries: five, the last of them short.
 constexpr Index kEntries = 1101;
 
@@ -126,7 +127,7 @@ void check(int workers, const Policy& policy, bool shares_prompts) {
                            .head_dim = kDim,
                            .budget = kEntries - 4,
                            .group_reduce = workers == 2 ? GroupReduce::mean : GroupReduce::max,
-                           .page_size = workers == 2 ? 16 : 4096};
+                           .page_size = workers == 2 ? 64 : 4096};
   const Threads threads(workers);
   KVCache<Policy, Codec> one(config, policy);
   KVCache<Policy, Codec, Codec, Threads> several(config, policy, threads);
