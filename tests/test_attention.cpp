@@ -95,6 +95,21 @@ TEST_CASE("attention over long heads loses no precision") {
   check(errors, bands);
 }
 
+TEST_CASE("attention over long heads is right where keys and values are stored differently") {
+  Random random(14);
+  INFO(random);
+  Errors keys, values;
+  for (Index group : {2, 3, 4, 7}) {
+    const Setting setting{.dim = 64, .group = group, .length = 2100, .page = 64};
+    measure<Int8, Half>(setting, random, keys);
+    measure<BFloat16, Int8>(setting, random, values);
+  }
+  check(keys,
+        {{5e-9, 5e-8}, {2.5e-8, 3e-7}, {8e-8, 8e-7}, {2e-7, 2e-6}, {2e-10, 2e-9}, {1e-8, 1e-7}});
+  check(values,
+        {{5e-9, 5e-8}, {3e-8, 3e-7}, {9e-9, 9e-8}, {2e-8, 2e-7}, {1.4e-12, 2e-11}, {9e-11, 2e-9}});
+}
+
 TEST_CASE("equal weights leave attention as it is, whatever they are") {
   Random random(13);
   INFO(random);

@@ -59,10 +59,10 @@ void check_pages(const PolicyType& policy, Index n, Index page_size) {
   BareHead<PolicyType, T> bare(policy, {.head_dim = dim, .scale = 1.0f}, n, n, page_size);
   const auto head = bare.head();
   const detail::PagesAhead ahead(head, n, false), of_keys(head, n, true);
-  const Index first = n >= detail::kMemoryEntries ? 4 : 1;  // page that others ask for
   const auto* keys = reinterpret_cast<const std::byte*>(head.key_page(0));
   const Index to_values = reinterpret_cast<const std::byte*>(head.value_page(0)) - keys;
   const Index bytes = to_values + keys_bytes;
+  const Index first = detail::asks_in_fours(n, bytes) ? 4 : 1;  // page that others ask for
   // Attention goes on block by block.
   const Index block = block_entries(page_size), read = block * row;
   Lines lines;
@@ -112,10 +112,32 @@ TEMPLATE_TEST_CASE("pages are asked for whole, and once, by those before them", 
   }
 }
 
+TEST_CASE("lines are asked for of four pages from memory, and where quarters are too near") {
+  CHECK(detail::asks_in_fours(16384, 1 << 20));
+  CHECK(!detail::asks_in_fours(16383, 16384));
+  CHECK(detail::asks_in_fours(16383, 16383) == (simd::kZen == 4));
+}
+
 TEST_CASE("heads are far from so many entries on, or bytes where requests are apart") {
   CHECK(detail::is_far(2048, 1, 16));
   CHECK(!detail::is_far(2047, 128, 64));
   CHECK(detail::is_far(2047, 129, 64) == simd::kAsksApart);
   CHECK(detail::is_far(512, 512, 256) == simd::kAsksApart);
   CHECK(!detail::is_far(512, 512, 32));
+}
+
+TEST_CASE("keys and values are asked for in lines apart only if both are") {
+  CHECK(!AskedLines().any());
+  const int place = 0;
+  CHECK(AskedLines(&place).any());
+  for (const Index rows : {1, 2, 3, 4}) {
+    const auto apart = [&]<class Key, class Value>() {
+      return detail::ask_of_both<Key, Value>(rows, true) == simd::Ask::apart;
+    };
+    const bool bytes = apart.operator()<Int8, Int8>(), halves = apart.operator()<Half, Half>();
+    CHECK(halves == simd::kAsksApart);
+    CHECK(bytes == (simd::kAsksApart || (simd::kZen == 4 && rows > 2)));
+    CHECK(apart.operator()<Int8, Half>() == halves);
+    CHECK(apart.operator()<Half, Int8>() == (halves && bytes));
+  }
 }

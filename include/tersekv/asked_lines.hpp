@@ -5,16 +5,19 @@
 
 #include "tersekv/config.hpp"
 #include "tersekv/portability.hpp"
+#include "tersekv/simd.hpp"
 
 namespace tersekv::detail {
 
 /// Memory that is read later, asked for in cache lines of four places in turns. Intel's processors
 /// fetch ahead by themselves in each of the system's pages (4 KiB) that is read or asked for, up to
 /// some twenty lines of it: who goes through four of them side by side has four times as many lines
-/// on the way as who goes through one after the other.
+/// on the way as who goes through one after the other. On a Zen 4, which looks ahead by itself as
+/// long as it reads in order, it takes the place of that: into the second-level cache, which waits
+/// for more lines than the first.
 class AskedLines {
  public:
-  static constexpr int kPlaces = 4;
+  static constexpr int kPlaces = 4, kLocality = simd::kZen == 4 ? 2 : 3;
   static constexpr Index kLine = 64, kBytes = kPlaces * kLine;
 
   /// None but those near p, if any.
@@ -35,6 +38,7 @@ class AskedLines {
     return rest;
   }
 
+  bool any() const { return places_[0] != nullptr; }
   /// What is asked for at place `place` with the `index`-th four.
   const std::byte* line(int place, Index index) const {
     return static_cast<const std::byte*>(places_[place]) + offset_ + index * kLine;
@@ -53,7 +57,9 @@ class AskedLines {
 
  private:
   [[gnu::always_inline]] void ask_for(Index index) const {
-    TERSEKV_HOST_UNROLL for (int i = 0; i < kPlaces; ++i) __builtin_prefetch(line(i, index));
+    TERSEKV_HOST_UNROLL for (int i = 0; i < kPlaces; ++i) {
+      __builtin_prefetch(line(i, index), 0, kLocality);
+    }
     asm volatile("");  // g++ leaves out branches that have no other effect
   }
 

@@ -54,7 +54,7 @@ class AttentionPass {
         from_memory_(request.tokens == 1 &&
                      (tiled_.on() || is_far(request.visible, kDimBytes * dim_, block_))),
         tile_(request.tokens == 1 && !from_memory_ ? kSection : block_),
-        ask_(ask_of<Value>(std::min<Index>(rows_, kRowBlock), from_memory_)),
+        ask_(ask_of_both<Key, Value>(std::min<Index>(rows_, kRowBlock), from_memory_)),
         key_order_(
             order(dim_, std::min<Index>(block_, kKeyVectors * simd::kLanes) * Index{sizeof(Key)})),
         value_order_(order(block_, dim_ * Index{sizeof(Value)})),

@@ -47,16 +47,24 @@ inline constexpr int kKeyVectors = kSumBlock / kRowBlock;
 
 /// How a block of `rows` query rows asks for elements T that are read next. From memory it disturbs
 /// the prefetching of AMD's processors up to Zen 4, which goes on by itself unless much is done in
-/// between; others' leaves waits.
+/// between, and then bytes come sooner from lines apart; others' leaves waits.
 template <class T>
 constexpr simd::Ask ask_of(Index rows, bool from_memory) {
   constexpr bool bytes = sizeof(T) == 1;
   if (simd::kZen == 4) {
-    if (from_memory) return rows >= (bytes ? 3 : 4) ? simd::Ask::far : simd::Ask::nothing;
+    if (from_memory && bytes) return rows >= 3 ? simd::Ask::apart : simd::Ask::nothing;
+    if (from_memory) return rows >= 4 ? simd::Ask::far : simd::Ask::nothing;
     return rows > 1 || bytes ? simd::Ask::near : simd::Ask::nothing;
   }
   if (!from_memory || !simd::kAsksFar) return simd::Ask::near;
   return simd::kAsksApart ? simd::Ask::apart : simd::Ask::far;
+}
+
+/// The same for keys and values: as for values, but lines apart are those of both.
+template <class Key, class Value>
+constexpr simd::Ask ask_of_both(Index rows, bool from_memory) {
+  const simd::Ask keys = ask_of<Key>(rows, from_memory), values = ask_of<Value>(rows, from_memory);
+  return values == simd::Ask::apart && keys != values ? simd::Ask::far : values;
 }
 
 /// Calls f.template operator()<ask>() with memory or caches for ask.
@@ -66,10 +74,6 @@ inline void with_ask(bool from_memory, F&& f) {
     if (from_memory) return f.template operator()<memory>();
   }
   f.template operator()<caches>();
-}
-template <class T, int Rows, class F>
-inline void with_ask_of(bool from_memory, F&& f) {
-  with_ask<ask_of<T>(Rows, true), ask_of<T>(Rows, false)>(from_memory, f);
 }
 
 /// What is asked for so many bytes before it is read is still in the first-level cache then.
@@ -135,6 +139,17 @@ struct Ahead {
     }
   }
 };
+
+/// Calls f.template operator()<ask>() with how Rows query rows ask for what lies ahead: far, where
+/// that is no lines.
+template <int Rows, class T, class F>
+inline void with_ask_of(bool from_memory, const Ahead<T>& ahead, F&& f) {
+  constexpr simd::Ask memory = ask_of<T>(Rows, true), caches = ask_of<T>(Rows, false);
+  if constexpr (memory == simd::Ask::apart && !simd::kAsksApart) {
+    if (from_memory && !ahead.lines.any()) return f.template operator()<simd::Ask::far>();
+  }
+  with_ask<memory, caches>(from_memory, f);
+}
 
 /// Row `row` of those at `rows`, or after `count` of them of those at `ahead`.
 template <class T>
@@ -203,7 +218,7 @@ void key_tile(const Key* keys, const Ahead<Key>& ahead, const ReadingOrder& orde
               float* out, Index out_stride) {
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      with_ask_of<Key, Rows>(order.memory, [&]<simd::Ask ask>() {
+      with_ask_of<Rows>(order.memory, ahead, [&]<simd::Ask ask>() {
         for_runs<kKeyVectors>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
           const Ahead<Key> asked = r == 0 ? ahead : Ahead<Key>::none(keys);
@@ -292,7 +307,7 @@ template <class Value>
       const float *shares = weights + r * weight_stride, *factor = factors;
       if (factor != nullptr) factor += r;
       for (Index run = 0; run < count; run += at_once) {
-        with_ask_of<Value, Rows>(from_memory, [&]<simd::Ask ask>() {
+        with_ask_of<Rows>(from_memory, runs->ahead, [&]<simd::Ask ask>() {
           for_runs<most>(vectors, [&]<int Vectors>(Index v) {
             const Index column = v * simd::kLanes;
             const Index after = head_dim - column - Vectors * simd::kLanes;

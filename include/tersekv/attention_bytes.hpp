@@ -99,7 +99,7 @@ inline void byte_key_tile(const Int8* keys, const Ahead<Int8>& ahead, bool from_
                           Index out_stride) {
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      with_ask_of<Int8, Rows>(from_memory, [&]<simd::Ask ask>() {
+      with_ask_of<Rows>(from_memory, ahead, [&]<simd::Ask ask>() {
         for_runs<kByteVectors<Rows>>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
           const Ahead<Int8> asked = r == 0 ? ahead : Ahead<Int8>::none(keys);
@@ -177,7 +177,7 @@ inline void byte_value_tile(const Int8* values, const Ahead<Int8>& ahead, bool f
   const Index vectors = padded_dim(head_dim) / simd::kLanes;
   for (Index r = 0; r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      with_ask_of<Int8, Rows>(from_memory, [&]<simd::Ask ask>() {
+      with_ask_of<Rows>(from_memory, ahead, [&]<simd::Ask ask>() {
         for_runs<kByteVectors<Rows>>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes, after = head_dim - at - Vectors * simd::kLanes;
           const Index rest = ask == simd::Ask::nothing && r == 0 && v == 0 ? 4 * after : 0;

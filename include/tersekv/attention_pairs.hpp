@@ -98,7 +98,7 @@ inline void pair_tile(const BFloat16* keys, const Ahead<BFloat16>& ahead, const 
   const Index even = pairs == nullptr ? 0 : vectors / 2 * 2;
   for (Index r = 0; even > 0 && r < num_rows; r += kRowBlock) {
     with_constant<kRowBlock>(std::min<Index>(kRowBlock, num_rows - r), [&]<int Rows>() {
-      with_ask_of<BFloat16, Rows>(order.memory, [&]<simd::Ask ask>() {
+      with_ask_of<Rows>(order.memory, ahead, [&]<simd::Ask ask>() {
         const auto block = [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
           pair_block<Rows, Vectors, ask>(keys + at, (r == 0 ? ahead.rows : keys) + at, order.lead,

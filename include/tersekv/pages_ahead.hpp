@@ -19,22 +19,29 @@ inline bool is_far(Index entries, Index entry_bytes, Index block) {
   return entries >= kFarEntries || (simd::kAsksApart && many_bytes);
 }
 
+/// Whether lines are asked for of four pages, of so many bytes from the first key to the last
+/// value, rather than of one's four quarters: of what may have left the last level's cache, and on
+/// a Zen 4 where quarters are less than a page of the system's apart.
+inline bool asks_in_fours(Index entries, Index page_bytes) {
+  return entries >= kMemoryEntries || (simd::kZen == 4 && page_bytes < AskedLines::kPlaces * 4096);
+}
+
 /// The lines that attention asks for along with a page, of a head whose pages it reads in order:
-/// those of pages that come later, from the first key to the last value. Of the next page where the
-/// head may be in the last level's cache; where it may have left that, of the next four pages side
-/// by side, along with those of four.
+/// those of pages that come later, from the first key to the last value. Of the next page, or of
+/// the next four pages side by side, along with those of four.
 template <class Head>
 class PagesAhead {
  public:
   /// For who reads `visible` entries, or their keys alone.
   PagesAhead(const Head& head, Index visible, bool keys_alone)
-      : head_(head), last_(head.page_index(visible - 1)), in_fours_(visible >= kMemoryEntries) {
+      : head_(head), last_(head.page_index(visible - 1)) {
     const auto* keys = reinterpret_cast<const std::byte*>(head.key_page(0));
     const auto* values = reinterpret_cast<const std::byte*>(head.value_page(0));
     key_bytes_ = head.head_dim() * Index{sizeof(typename Head::Key)};
     value_bytes_ = head.head_dim() * Index{sizeof(typename Head::Value)};
     to_values_ = keys_alone ? head.page_size() * key_bytes_ : values - keys;
     bytes_ = to_values_ + (keys_alone ? 0 : head.page_size() * value_bytes_);
+    in_fours_ = asks_in_fours(visible, values - keys + head.page_size() * value_bytes_);
   }
 
   /// Those for who begins with the keys of entry `start`, or with its value.
@@ -61,7 +68,7 @@ class PagesAhead {
 
   const Head& head_;
   Index last_;
-  bool in_fours_;
+  bool in_fours_ = false;
   Index key_bytes_ = 0, value_bytes_ = 0;  ///< of an entry
   Index to_values_ = 0, bytes_ = 0;        ///< of a page: up to its first value, and to the last
 };

@@ -63,7 +63,7 @@ struct ByteColumns {
   template <int Rights>
   [[gnu::always_inline]] void ask_for(Index term, Index column, Index terms) const {
     if (ahead == nullptr) return;
-    with_ask_of<Int8, kRowBlock>(from_memory, [&]<simd::Ask ask>() {
+    with_ask_of<kRowBlock>(from_memory, *ahead, [&]<simd::Ask ask>() {
       ask_for_tiles<ask, Rights>(*ahead, term / 4 * stride + 4 * column, stride,
                                  column * terms + term * Rights * simd::kTileColumns);
     });

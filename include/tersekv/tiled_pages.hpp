@@ -177,7 +177,7 @@ class TiledPages {
 
   /// Into products_ from column `to` on.
   void multiply(const SpreadRows& left, const Right& right, Index to) const {
-    with_ask_of<BFloat16, kRowBlock>(right.from_memory, [&]<simd::Ask ask>() {
+    with_ask_of<kRowBlock>(right.from_memory, right.ahead, [&]<simd::Ask ask>() {
       // As numbers of its own: what tiles do may change any other, as far as a compiler knows.
       const Index step = left.rows * kTerms, size = right.stride, terms = right.terms;
       float* const products = products_ + to / 2;
