@@ -196,15 +196,16 @@ class HeadWorker {
   /// they belong to, and more than the latest append brought.
   Index wanted_rows(Index rows) const {
     if (PolicyType::observes == Observes::nothing || rows == 0) return 0;
-    const Index wanted = policy_.observed_rows(std::max(rows, head_.state().newest));
+    const Index wanted = policy_.observed_rows(std::max(rows, Index{head_.state().newest}));
     return std::clamp(wanted, Index{0}, rows);
   }
 
   /// Parts of one token's attention to so many entries: handing over fewer than two sections costs
   /// as much as it saves.
   static Index parts_of(Index entries) { return sections_of(entries) / 2; }
-  /// Blocks of rows that are worked on at a time.
+  /// Blocks of rows that are worked on at a time; one of none, for which there may be no room yet.
   Index blocks_of(Index rows) const {
+    if (rows == 0) return 1;
     const Index at_once = spaces_.worker.tokens;
     return (rows + at_once - 1) / at_once;
   }

@@ -51,6 +51,24 @@ TEST_CASE("conformance: guessed tokens that are taken back leave nothing") {
   }
 }
 
+TEST_CASE("conformance: an append that is taken back whole leaves the one before it the latest") {
+  FOR_EACH_POLICY(policy) {
+    support::Random random(63);
+    const CacheConfig config = small_config(policy);
+    Tokens prompt(random, config, 40), guesses(random, config, 3);
+    const auto plain = policy.make(config, {}), rewound = policy.make(config, {});
+    for (const auto* cache : {&plain, &rewound}) (*cache)->append(0, prompt.all());
+    rewound->append(0, guesses.all());
+    rewound->rewind(0, 1);
+    rewound->rewind(0, 2);
+    for (const auto* cache : {&plain, &rewound}) {
+      (*cache)->observe(0, prompt.chunk(39, 1).q);  // alone, but of a prompt
+      (*cache)->compress(0);
+    }
+    CHECK(same_state(*rewound, *plain));
+  }
+}
+
 TEST_CASE("conformance: only the latest append may be taken back, and no compressed token") {
   FOR_EACH_POLICY(policy) {
     support::Random random(62);

@@ -62,6 +62,22 @@ CacheConfig config(Index budget = kUnlimited) {
   return {.num_q_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kDim, .budget = budget};
 }
 
+TEST_CASE("scratch: calls of no tokens need none, not even the first") {
+  for (const Index group : {1, 16}) {
+    CacheConfig shape = config();
+    shape.num_q_heads *= group;
+    shape.budget = 8;
+    KVCache<H2O, float, float, FourWorkers> cache(shape);
+    std::vector<float> nothing(1);
+    const auto none = [&](Index heads) { return nhd_view(nothing.data(), 0, heads, kDim); };
+    const auto q = none(shape.num_q_heads), k = none(kHeads);
+    CHECK_NOTHROW(cache.attend(0, q, q));
+    CHECK_NOTHROW(cache.extend(Chunk<float>{.q = q, .k = k, .v = k, .out = q}));
+    CHECK_NOTHROW(cache.observe(0, q));
+    CHECK(cache.tokens_seen(0) == 0);
+  }
+}
+
 TEST_CASE("scratch: no vector of what attention and policies work in lies in two cache lines") {
   std::vector<const void*> seen;
   Watcher watcher;
