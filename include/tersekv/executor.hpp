@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #endif
@@ -34,25 +35,30 @@ struct SerialExecutor {
 };
 
 #if defined(_OPENMP)
-/// OpenMP threads, as many as OpenMP's own default at construction unless said. There only where
-/// the includer compiles with OpenMP (-fopenmp; CMake: link tersekv::openmp).
+/// OpenMP threads, as many as OpenMP's own default at construction unless said, up to kMostThreads.
+/// There only where the includer compiles with OpenMP (-fopenmp; CMake: link tersekv::openmp).
 class OpenMPExecutor {
  public:
+  static constexpr int kMostThreads = 512;
+
   OpenMPExecutor() : OpenMPExecutor(0) {}
-  explicit OpenMPExecutor(int threads) : threads_(threads > 0 ? threads : omp_get_max_threads()) {}
+  explicit OpenMPExecutor(int threads)
+      : threads_(std::min(threads > 0 ? threads : omp_get_max_threads(), kMostThreads)) {}
   int workers() const { return threads_; }
   template <class F>
   void run(Index n, F&& f) const {
     if (n == 1) return f(Index{0}, 0);
-    // Each lot, of the tasks that are 64 apart, has a bit that is set when it is taken.
-    const Index lots = std::min<Index>(n, 64);
-    std::atomic<std::uint64_t> taken = 0;
+    // Each lot, of the tasks that are as many apart as there are lots, has a bit that is set when
+    // it is taken.
+    const Index lots = std::min<Index>(n, kMostThreads);
+    std::array<std::atomic<std::uint64_t>, kMostThreads / 64> taken = {};
 #pragma omp parallel num_threads(threads_)
     {
       const int worker = omp_get_thread_num(), workers = omp_get_num_threads();
       const auto take = [&](Index lot) {
-        const std::uint64_t bit = std::uint64_t{1} << lot;
-        if ((taken.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) return;
+        const std::uint64_t bit = std::uint64_t{1} << lot % 64;
+        auto& word = taken[static_cast<std::size_t>(lot / 64)];
+        if ((word.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) return;
         for (Index task = lot; task < n; task += lots) f(task, worker);
       };
       for (Index lot = worker; lot < lots; lot += workers) take(lot);  // its own
