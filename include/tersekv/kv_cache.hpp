@@ -34,7 +34,9 @@ namespace tersekv {
 /// Move-only; `clone` copies. Calls on one cache must not overlap, nor calls on caches that share a
 /// pool. Deterministic: the same bits whatever the executor. A call that throws leaves the cache as
 /// it was: std::invalid_argument for bad arguments, std::length_error beyond 2^31 - 1 tokens,
-/// std::bad_alloc. All calls are synchronous. At its budget a cache allocates nothing.
+/// std::bad_alloc; std::logic_error, for a policy of one's own that breaks its word, may leave
+/// anything that can be cleared. All calls are synchronous. At its budget a cache allocates
+/// nothing.
 template <class PolicyType, StoredElement KeyCodec = float, StoredElement ValueCodec = KeyCodec,
           class Executor = SerialExecutor>
 class KVCache {

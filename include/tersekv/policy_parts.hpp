@@ -55,8 +55,9 @@ struct Observation {
 ///   template <class Head, class Slot>
 ///   auto score(const Head& head, Slot slot) const { return 2.0f * head.stat(0, slot); }
 ///
-/// A merger that changes an entry's key or value leaves its statistics as they are, so what depends
-/// on them is better worked out in `score`, or in `prepare`.
+/// A merger that changes an entry's key or value leaves its statistics as they are, but for one
+/// that is made for its scorer (ZipMerge), so what depends on them is better worked out in `score`,
+/// or in `prepare`.
 struct ScorerBase {
   static constexpr Observes observes = Observes::nothing;  ///< what `observe` wants to see
   static constexpr bool needs_token_scores = false;        ///< `Chunk::token_scores`, in `append`
@@ -97,7 +98,7 @@ struct SelectorBase {
   void validate(const Shape&, Index /*budget*/, Index /*set_aside*/) const {}
   TERSEKV_HD Index statistics(const Shape&) const { return 0; }
   /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what
-  /// memory is reserved for. More is an error.
+  /// memory is reserved for where one call compresses several times. More is then an error.
   Index max_length(const Shape&, Index /*budget*/, Index /*chunk*/) const { return kUnlimited; }
 };
 
@@ -110,7 +111,13 @@ struct SelectorBase {
 /// which deals with the entries in the slots `victims[0, count)`, in the order in which they leave,
 /// counts them as evictions or merges, and returns how many of the list are to be removed.
 /// `eligible(slot)` says whether an entry is unprotected. Behind the list there is room for three
-/// more of `head.length()`.
+/// more of `head.length()`. For a selector of pairs (MostSimilarPair) it also adds, as ZipMerge
+/// does,
+///
+///   KeyNorms norms(Index column) const;   // where `append` and `merge` keep the keys' norms
+///   template <class Team, class Head, class Scorer>
+///   void merge(Team& team, const Head& head, const Scorer& scorer, Index victim, Index target,
+///              Index column) const;       // the victim is then removed by who calls
 struct MergerBase {
   static constexpr bool uses_weights = false;  ///< entries carry weights
   /// Merging changes scores, so victims must be chosen one at a time.

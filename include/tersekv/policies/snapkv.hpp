@@ -9,7 +9,10 @@ namespace tersekv {
 
 /// SnapKV (Li et al. 2024, arXiv 2404.14469): at the end of a prompt (or of a chunk of one) keeps
 /// its last `window` tokens and the entries these attended to most, after pooling over neighbours.
-/// Single tokens evict nothing, so the cache grows while decoding.
+/// Single tokens evict nothing, so the cache grows while decoding. Tokens that come several at a
+/// time are taken for a prompt: who decodes so (by guesses, or forced ones) compresses after the
+/// prompt alone, with `ExtendOptions::compress_every` kNever and without `compress` from then on. A
+/// prompt's last chunk has two tokens or more; a single one shows it nothing.
 struct SnapKV : Policy<PooledWindowAttention, LowestScore, Drop> {
   using Policy::Policy;
   SnapKV();  ///< with the defaults

@@ -8,7 +8,9 @@
 namespace tersekv {
 
 /// StreamingLLM (Xiao et al. 2024, arXiv 2309.17453): the first `sinks` tokens, which attract
-/// attention whatever they say, and the latest ones up to the budget. Looks at no attention.
+/// attention whatever they say, and the latest ones up to the budget. Looks at no attention. Unlike
+/// the authors' code it does not renumber positions within the cache: keys arrive rotated, and stay
+/// so.
 struct StreamingLLM : Policy<Age, LowestScore, Drop> {
   using Policy::Policy;
   StreamingLLM();  ///< with the defaults

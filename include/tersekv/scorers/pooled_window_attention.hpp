@@ -9,9 +9,11 @@ namespace tersekv {
 
 /// The attention of a prompt's last `window` queries, summed, then averaged over `kernel`
 /// neighbours by position; what lies beyond the ends counts as 0 and the divisor stays `kernel`.
-/// The window's own entries take no part. A token that comes alone is not observed; of a prompt
-/// that several calls bring before one compression, the queries of the last call of more than one
-/// token count. O(n) per query, O(n log n + kernel n) per prompt.
+/// The window's own entries take no part and score 0, the lowest: a selector is to protect them
+/// (`protection.recent` at least `window`, as in make_snapkv), or they leave first. A token that
+/// comes alone is not observed; of a prompt that several calls bring before one compression, the
+/// queries of the last call of more than one token count. O(n) per query, O(n log n + kernel n) per
+/// prompt.
 struct PooledWindowAttention : ScorerBase {
   static constexpr Observes observes = Observes::attention;
   Index window = 32;  ///< >= 1

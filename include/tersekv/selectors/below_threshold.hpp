@@ -5,16 +5,17 @@
 
 namespace tersekv {
 
-/// Whoever scores below `threshold` leaves, once it is no longer among the protected. No budget:
-/// how much is kept depends on the input. O(n + k log k) for k who leave.
+/// Whoever scores below `threshold` leaves, once it is no longer among the protected, by default
+/// the latest 128. No budget: how much is kept depends on the input. O(n + k log k) for k who
+/// leave.
 struct BelowThreshold : SelectorBase {
   float threshold = 0.0f;
-  Protection protection = {};
+  Protection protection = {.recent = 128};  ///< a number: kAuto would be a share of a budget
 
   void validate(const Shape&, Index, Index set_aside) const {
     detail::require_between("threshold", threshold, -kMaxMagnitude, kMaxMagnitude);
     protection.validate();
-    detail::require_count("window", protection.recent, 0);
+    detail::require_count("window (protection.recent)", protection.recent, 0);
     // A merger whose slots are a share of the budget has no share where there is none.
     detail::require(set_aside <= kMostTokens, "residual", "a number, without a budget", kAuto);
   }

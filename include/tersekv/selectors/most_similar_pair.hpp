@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+
 #include "tersekv/policy.hpp"
 #include "tersekv/selectors/nearest_neighbours.hpp"
 
 namespace tersekv {
 
+namespace detail {
+template <class Team, class Head, class Scorer, class Merger>
+concept MergesPairs = requires(const Merger& merger, Team& team, const Head& head,
+                               const Scorer& scorer, Index n) {
+  { merger.norms(n) } -> std::convertible_to<KeyNorms>;
+  merger.merge(team, head, scorer, n, n, n);
+};
+}  // namespace detail
+
 /// The two unprotected entries with the most similar keys (cosine) become one, the older is merged
 /// into the later, until the head is within its budget; ties: the pair with the lower older
 /// position, then the lower later one.
 ///
+/// The merger says how a pair is merged and keeps the keys' norms, as ZipMerge does (MergerBase).
 /// A step costs a few passes over the keys, O(n head_dim); a prompt a pass for each of its tokens.
 struct MostSimilarPair : SelectorBase {
   static constexpr bool needs_budget = true;
@@ -25,6 +37,10 @@ struct MostSimilarPair : SelectorBase {
   template <class Team, class Head, class Scorer, class Merger>
   TERSEKV_HD void compress(Team& team, const Head& head, const Scorer& scorer, const Merger& merger,
                            Index column, Index merger_column) const {
+    static_assert(
+        detail::MergesPairs<Team, Head, Scorer, Merger>,
+        "MostSimilarPair: the merger must have norms(column) and merge(team, head, scorer, "
+        "victim, target, column), as ZipMerge does");
     if (head.length() <= head.budget()) return;
     const detail::NearestNeighbours<Head> near{
         head, merger.norms(merger_column), column,
