@@ -100,8 +100,8 @@ class AttentionSet final : public AnyAttentionSet<Runtime> {
     const int team = tersekv::cuda::choose_team(heads(), longest(), tersekv::cuda::kNumbersOfBlock,
                                                 Runtime::multiprocessors(),
                                                 tersekv::cuda::DeviceScratch::kMostTeamBlocks);
-    tersekv::cuda::launch_attention<Runtime, Dims>(args, shape_.lengths, workspace_.parts(), tuning,
-                                                   stream);
+    tersekv::cuda::launch_attention<Runtime, Dims>(
+        args, shape_.lengths, workspace_.parts(shape_.head_dim), tuning, stream);
     work.join = args.splits > 1;
     if (!work.join && !work.observe) return;
     const int blocks = static_cast<int>(heads()) * team;

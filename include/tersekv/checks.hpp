@@ -125,13 +125,17 @@ inline void check_count(Index tokens, Index seen) {
   }
 }
 
-inline void check_scores(const ScoreView& scores, Index tokens, Index kv_heads) {
+/// Scores are there; values are not looked at.
+inline void check_scores_given(const ScoreView& scores, Index tokens) {
   if (scores.data == nullptr && tokens > 0) {
     refuse("token_scores", "a score for every token and KV head", "none");
   }
   if (tokens > 1 && scores.token_stride == 0) {
     refuse("token_scores", "a stride between tokens", "a stride of 0");
   }
+}
+inline void check_scores(const ScoreView& scores, Index tokens, Index kv_heads) {
+  check_scores_given(scores, tokens);
   for (Index t = 0; t < tokens; ++t) {
     for (Index h = 0; h < kv_heads; ++h) {
       if (!is_finite(scores(t, h))) refuse("token_scores", "finite numbers", "NaN or infinity");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "cuda/small_cache.hpp"
 #include "refusal.hpp"
@@ -61,4 +63,40 @@ TEST_CASE("device: bad arguments are refused before anything is launched", "[sma
   cache.synchronize();
   CHECK(cache.tokens_seen(0) == 4);
   CHECK(cache.length(0, 0) == 4);
+}
+
+TEST_CASE("device: chunks that overlap, and content of another layout, are refused", "[small]") {
+  on_device::require_device();
+  Random random(9);
+  SmallCache<MorphKV> cache(small_config(2, 40), make_morphkv({.recent = 8}), {.max_chunk = 40});
+  const Tokens one = small_tokens(random, 4), two = small_tokens(random, 4);
+  const auto chunk_of = [](const auto& b, Index sequence) {
+    return Chunk<float>{.sequence = sequence, .q = b.q, .k = b.k, .v = b.v, .out = b.out};
+  };
+  std::vector<Chunk<float>> chunks = {chunk_of(one.batch(0), 0), chunk_of(two.batch(0), 1)};
+  const auto extend = [&] { cache.extend(std::span<const Chunk<float>>(chunks)); };
+  extend();
+  chunks[0].out = chunks[1].out;
+  CHECK(support::refused(extend, {"an out and lse apart from the views of all others"}));
+  cache.synchronize();
+  CHECK(cache.tokens_seen(0) == 4);
+  CHECK(cache.tokens_seen(1) == 4);
+
+  SmallCache<MorphKV>::HostCache other(small_config(2, 40), make_morphkv({.recent = 16}));
+  CHECK(support::refused([&] { cache.synchronize_from_host(other); }, {"bytes of a page"}));
+  CHECK(cache.tokens_seen(0) == 4);
+}
+
+TEST_CASE("device: queries of which a policy takes some for a prompt are shown apart", "[small]") {
+  on_device::require_device();
+  Random random(10);
+  SmallCache<SnapKV> cache(small_config(2, 20), make_snapkv({.window = 4, .kernel = 3}),
+                           {.max_chunk = 40, .max_length = 64});
+  const Tokens prompt = small_tokens(random, 8), last = small_tokens(random, 2);
+  const auto b = prompt.batch(1), single = last.rows(0, 1).batch(0);
+  cache.append<const float>(1, b.k, b.v);
+  cache.append<const float>(0, single.k, single.v);
+  const auto q = last.batch({0, 2}).q;
+  CHECK(support::refused([&] { cache.observe<const float>({0, 2}, q); }, {"sequences: expected"}));
+  CHECK_NOTHROW(cache.observe<const float>(1, last.rows(0, 1).batch(1).q));
 }

@@ -47,6 +47,16 @@ TEST_CASE("device: a workspace made for longer heads has no more rows than it ha
   }
 }
 
+TEST_CASE("device: a workspace of caches of several head_dims has as many parts as fit its rows") {
+  on_device::require_device();
+  tersekv::cuda::BasicWorkspace<on_device::Runtime> workspace;
+  workspace.reserve({.heads = 1, .entries = 64, .group = 1, .head_dim = 64, .parts = 100});
+  workspace.reserve({.heads = 1, .entries = 64, .group = 1, .head_dim = 128, .parts = 60});
+  CHECK(workspace.parts(128) == 60);  // 7680 numbers
+  CHECK(workspace.parts(64) == 100);
+  CHECK(workspace.parts(256) == 30);
+}
+
 TEST_CASE("device: policies that observe nothing give attention rows, too") {
   on_device::require_device();
   Random random(2);

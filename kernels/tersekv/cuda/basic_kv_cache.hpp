@@ -23,13 +23,14 @@ namespace tersekv::cuda {
 ///
 /// The host knows upper bounds of lengths, not lengths: `length`, `counts`, `keep_ratio` and
 /// `memory` answer as of the last `synchronize`. Of replayed graphs it knows nothing until then, so
-/// `synchronize` comes after them before a call that the host's bounds matter to: one that takes or
-/// gives rows of attention.
+/// `synchronize` comes after them before `rewind`, before `attend` and `observe` of several tokens,
+/// and before rows of attention are taken or given. A capture counts as a step, and a captured
+/// `rewind` takes as many tokens each time.
 ///
 /// Bad arguments throw std::invalid_argument or std::length_error before anything is launched and
 /// change nothing; values are not looked at (the CPU's cache refuses NaN). Error: a launch failed,
 /// in the call that made it. OutOfPages: a head found no page in a shared pool, in the first call
-/// that can know.
+/// that can know, of whatever cache on that pool.
 ///
 /// `Runtime` is the device: `CudaRuntime` (`tersekv::cuda::KVCache`), or the host in the tests.
 template <class PolicyType, Element KeyCodec, Element ValueCodec, class Runtime, class Dims>
@@ -66,41 +67,19 @@ class BasicKVCache {
   /// Appends the tokens, attends causally, lets the policy observe, and compresses.
   template <Element T>
   void extend(const Batch<T>& batch, ExtendOptions options = {}, Stream stream = {}) {
-    detail::require(options.compress_every >= kNever, "compress_every", "kNever, 0 or more",
-                    options.compress_every);
-    const Index rows = check_batch(batch);
-    const Index step = options.compress_every > 0 ? options.compress_every : rows;
-    check_room(batch.sequences, rows, std::min(step, rows));
+    const Index rows = check_extend(batch, options);
     store().pool().check();
-    for (Index start = 0; start < rows; start += step) {
-      const Index count = std::min(step, rows - start);
-      launches_.append(batch, start, count, stream);
-      const Index observed = launches_.wanted_rows(batch.sequences, count);
-      auto work = launches_.work_on(batch.sequences, batch.q, rows, start + count);
-      work.attention.out = batch.out;
-      work.attention.lse = batch.lse;
-      const bool compress = options.compress_every != kNever;
-      work.compress = compress && observed == 0;
-      launches_.attend(work, start, count - observed, stream);
-      work.observe = true;
-      work.compress = compress;
-      launches_.attend(work, start + count - observed, observed, stream);
-    }
+    launches_.extend(batch, rows, options, stream);
   }
   /// Of different sequences, any number of tokens each: a launch after the other.
   template <Element T>
   void extend(std::span<const Chunk<T>> chunks, ExtendOptions options = {}, Stream stream = {}) {
-    for (std::size_t c = 0; c < chunks.size(); ++c) {
-      const Index rows = check_batch(Batch<T>(chunks[c]));
-      for (std::size_t b = 0; b < c; ++b) {
-        if (chunks[b].sequence != chunks[c].sequence) continue;
-        detail::refuse("chunks", "different sequences",
-                       detail::text("sequence ", chunks[c].sequence, " twice"));
-      }
-      const Index step = options.compress_every > 0 ? options.compress_every : rows;
-      check_room(chunks[c].sequence, rows, std::min(step, rows));
+    for (const Chunk<T>& chunk : chunks) check_extend(Batch<T>(chunk), options);
+    detail::check_chunks_apart(chunks);
+    store().pool().check();
+    for (const Chunk<T>& chunk : chunks) {
+      launches_.extend(Batch<T>(chunk), chunk.k.tokens, options, stream);
     }
-    for (const Chunk<T>& chunk : chunks) extend(chunk, options, stream);
   }
   /// Of one sequence.
   template <Element T>
@@ -211,6 +190,7 @@ class BasicKVCache {
     for (Index s = 0; s < sequences.count; ++s) {
       detail::check_rewind(tokens, state(sequences.first + s, 0).most_rewound());
     }
+    store().pool().check();
     store().rewind(sequences.first * config_.num_kv_heads, sequences.count * config_.num_kv_heads,
                    tokens, stream);
   }
@@ -250,11 +230,14 @@ class BasicKVCache {
     tersekv::detail::CacheAccess::filled(host);
     return host;
   }
-  /// Takes over the content of a cache of the same configuration in the host's memory. What this
-  /// held is forgotten. Throws OutOfPages, and is then partly filled: `clear` it.
+  /// Takes over the content of a cache of the same configuration and policy, parameters included,
+  /// in the host's memory. What this held is forgotten. Throws OutOfPages, and is then partly
+  /// filled: `clear` it.
   void synchronize_from_host(HostCache& host, Stream stream = {}) {
     auto& from = tersekv::detail::CacheAccess::store(host);
     check_same(host.config());
+    detail::require_equal("bytes of a page", from.layout().page_bytes, store().layout().page_bytes);
+    detail::require_equal("registers", from.layout().registers, store().layout().registers);
     for (Index h = 0; h < store().heads(); ++h) {
       detail::require(from.state(h).length <= store().capacity(), "length of a head",
                       "at most max_length", from.state(h).length);
@@ -332,9 +315,7 @@ class BasicKVCache {
     }
     detail::check_extents("k", b.k, b.k.tokens, config_.num_kv_heads, config_.head_dim);
     detail::check_extents("v", b.v, b.k.tokens, config_.num_kv_heads, config_.head_dim);
-    if (PolicyType::needs_token_scores && b.token_scores.data == nullptr && rows > 0) {
-      detail::refuse("token_scores", "a score for every token and KV head", "none");
-    }
+    if (PolicyType::needs_token_scores) detail::check_scores_given(b.token_scores, b.k.tokens);
     return rows;
   }
   template <class T>
@@ -344,6 +325,15 @@ class BasicKVCache {
     detail::check_extents("out", b.out, b.k.tokens, config_.num_q_heads, config_.head_dim);
     if (rows == 0) return rows;
     detail::check_written(b, config_.num_q_heads, config_.num_kv_heads);
+    return rows;
+  }
+  template <class T>
+  Index check_extend(const Batch<T>& b, const ExtendOptions& options) const {
+    detail::require(options.compress_every >= kNever, "compress_every", "kNever, 0 or more",
+                    options.compress_every);
+    const Index rows = check_batch(b);
+    const Index every = options.compress_every;
+    check_room(b.sequences, rows, every > 0 ? std::min(every, rows) : rows);
     return rows;
   }
   /// `after_compression`: how many may be asked about then.

@@ -68,11 +68,39 @@ class CacheLaunches {
   Index most_kept(Index head, Index chunk) const {
     return policy_.max_length(shape_, store_.state(head).budget, chunk);
   }
-  /// How many of the last `rows` rows the policy asks for.
+  /// How many of the last `rows` rows the policy asks for, of each sequence.
   Index wanted_rows(Sequences s, Index rows) const {
     if (PolicyType::observes == Observes::nothing || rows == 0) return 0;
-    const Index newest = store_.state(s.first * num_kv_heads()).newest;
-    return std::clamp(policy_.observed_rows(std::max(rows, newest)), Index{0}, rows);
+    const auto wanted = [&](Index sequence) {
+      const Index newest = store_.state(sequence * num_kv_heads()).newest;
+      return std::clamp(policy_.observed_rows(std::max(rows, newest)), Index{0}, rows);
+    };
+    for (Index i = 1; i < s.count; ++i) {
+      if (wanted(s.first + i) == wanted(s.first)) continue;
+      tersekv::detail::refuse("sequences", "some whose last tokens the policy takes alike",
+                              "prompts and single tokens");
+    }
+    return wanted(s.first);
+  }
+
+  /// Appends `rows` tokens to each sequence of the batch, attends, observes and compresses.
+  template <class T>
+  void extend(const Batch<T>& batch, Index rows, const ExtendOptions& options, Stream stream) {
+    const bool compress = options.compress_every != kNever;
+    const Index step = options.compress_every > 0 ? options.compress_every : rows;
+    for (Index start = 0; start < rows; start += step) {
+      const Index count = std::min(step, rows - start);
+      append(batch, start, count, stream);
+      const Index observed = wanted_rows(batch.sequences, count);
+      auto work = work_on(batch.sequences, batch.q, rows, start + count);
+      work.attention.out = batch.out;
+      work.attention.lse = batch.lse;
+      work.compress = compress && observed == 0;
+      attend(work, start, count - observed, stream);
+      work.observe = true;
+      work.compress = compress;
+      attend(work, start + count - observed, observed, stream);
+    }
   }
 
   /// Rows [first, first + count) of every sequence of the batch.
@@ -138,8 +166,8 @@ class CacheLaunches {
       if (rows_out.data != nullptr) {
         work.rows_out.data = rows_out.data + done * rows_out.row_stride;
       }
-      launch_attention<Runtime, Dims>(attention, bounds(work), workspace_->parts(), tuning_,
-                                      stream);
+      launch_attention<Runtime, Dims>(attention, bounds(work), workspace_->parts(shape_.head_dim),
+                                      tuning_, stream);
       work.join = attention.splits > 1;
       if (work.join || shown || work.compress) step(work, stream);
     }

@@ -96,8 +96,9 @@ class DeviceStore {
     Runtime::template launch<Body>(Grid{static_cast<int>(count)}, 1, nullptr, stream,
                                    typename Body::Args{view_, first, tokens});
     for (Index h = first; h < first + count; ++h) {
-      mirror_[at(h)].note_rewind(tokens);
-      bounds_[at(h)] -= tokens;
+      const Index taken = std::min(tokens, mirror_[at(h)].most_rewound());
+      mirror_[at(h)].note_rewind(taken);
+      bounds_[at(h)] -= taken;
     }
   }
 

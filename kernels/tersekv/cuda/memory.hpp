@@ -177,7 +177,10 @@ class BasicWorkspace {
   float* part_out() const { return part_out_.data(); }
   float* part_max() const { return part_max_.data(); }
   float* part_sum() const { return part_sum_.data(); }
-  Index parts() const { return part_max_.count(); }
+  /// Partial states that there is room for; caches of other dimensions may have asked for more.
+  Index parts(Index head_dim) const {
+    return std::min(part_max_.count(), part_out_.count() / head_dim);
+  }
   /// Rows of each of `heads` heads whose logits, queries and lse there is room for.
   Index logit_rows(Index heads, Index group, Index entries, Index head_dim) const {
     const Index of_a_row = heads * group;
