@@ -57,7 +57,8 @@ Generation generate(const Model& model, const Tokenizer& tokenizer, const CacheR
   while (result.tokens < max_tokens) {
     const Matrix logits = session.logits(hidden.bottomRows(1));
     const std::span<const float> row(logits.data(), logits.size());
-    const Token token = sample(row, sampling, random);
+    // Matrices may have more rows than there are tokens.
+    const Token token = sample(row.first(tokenizer.vocab_size()), sampling, random);
     if (tokenizer.is_end(token)) break;
     nll += negative_log_likelihood(row, token);
     result.output.push_back(token);

@@ -18,8 +18,12 @@
 namespace llama {
 namespace {
 
+// What a model says, and a file is called, may be bytes that are no text.
+std::string written(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 void print(const Options& options, const nlohmann::ordered_json& json, const std::string& line) {
-  std::cout << (options.has("--json") ? json.dump(2) : line) << "\n";
+  std::cout << (options.has("--json") ? written(json) : line) << "\n";
 }
 
 const std::vector<Flag> kGenerateFlags = {
@@ -76,8 +80,7 @@ void run_generate(const Options& options) {
     json["prompt_tokens"] = prompt_tokens;
     json["prompt_seconds"] = run.prompt_seconds;
     json["text"] = output;
-    // A model may well emit bytes that are no text.
-    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    std::cout << written(json) << "\n";
   } else {
     std::cout << rest << std::endl;
     std::cerr << summary(request, run) << "\n";
@@ -207,7 +210,7 @@ void run_compare(const Options& options) {
   const bool json_to_stdout = options.has("--json") && options.text("--json") == "-";
   if (!json_to_stdout) print_table(std::cout, comparison);
   if (options.has("--json")) {
-    write_file(options.text("--json"), to_json(comparison).dump(2) + "\n");
+    write_file(options.text("--json"), written(to_json(comparison)) + "\n");
     if (!json_to_stdout) std::cout << "Figures: " << options.text("--json") << "\n";
   }
   if (options.has("--svg")) {
@@ -253,7 +256,7 @@ void run_bench(const Options& options) {
     row.speed = measure_speed(engine.model, row.request, plan);
   }
   if (options.has("--json")) {
-    std::cout << to_json(rows, plan).dump(2) << "\n";
+    std::cout << written(to_json(rows, plan)) << "\n";
   } else {
     print_table(std::cout, rows, plan);
   }
@@ -263,7 +266,7 @@ const std::vector<Flag> kPoliciesFlags = {kJson};
 
 void run_policies(const Options& options) {
   if (options.has("--json")) {
-    std::cout << catalogue_json().dump(2) << "\n";
+    std::cout << written(catalogue_json()) << "\n";
   } else {
     print_catalogue(std::cout);
   }

@@ -161,6 +161,9 @@ Model::Model(const GgufFile& file)
     layers_.push_back(std::make_unique<const Layer>(file, config_, i));
   }
   frequencies_ = load_frequencies(file, config_);
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (name.ends_with(".bias")) fail(file, std::string(name) + ": biases are not supported");
+  }
 }
 
 void Model::pack() const {

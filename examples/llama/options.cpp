@@ -134,7 +134,8 @@ BudgetSpec::BudgetSpec(const std::string& text) : text_(text) {
 Index BudgetSpec::entries(Index context) const {
   if (count_ > 0) return count_;
   // The subtraction keeps a share that is meant to be whole (10 % of 1000) from being rounded up.
-  return static_cast<Index>(std::ceil(share_ * static_cast<double>(context) - 1e-6));
+  const double entries = std::ceil(share_ * static_cast<double>(context) - 1e-6);
+  return std::max<Index>(1, static_cast<Index>(entries));
 }
 
 }  // namespace llama

@@ -39,6 +39,7 @@ class Axis {
   // Round numbers inside the range: 1, 2 and 5 times powers of ten, or even steps of such a size.
   std::vector<double> ticks() const {
     std::vector<double> ticks;
+    if (!std::isfinite(low_) || !std::isfinite(high_)) return ticks;
     if (logarithmic_) {
       for (double power = std::pow(10, std::floor(std::log10(low_))); power <= high_; power *= 10) {
         for (const double factor : {1.0, 2.0, 5.0}) ticks.push_back(power * factor);

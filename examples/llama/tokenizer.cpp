@@ -74,7 +74,12 @@ Tokenizer::Tokenizer(const GgufFile& file) : name_(file.name()) {
   chat_template_ = file.get_string("tokenizer.chat_template", "");
   bos_ = load_id(file, "tokenizer.ggml.bos_token_id");
   eos_ = load_id(file, "tokenizer.ggml.eos_token_id");
-  add_bos_ = file.get_bool("tokenizer.ggml.add_bos_token", false);
+  // Files of the llama 3 family leave the key out and mean yes.
+  const bool usual = pre_tokenizer_ == PreTokenizer::llama3 && bos_ != kNoToken;
+  add_bos_ = file.get_bool("tokenizer.ggml.add_bos_token", usual);
+  if (add_bos_ && bos_ == kNoToken) {
+    throw std::runtime_error(name_ + ": tokenizer.ggml.add_bos_token without a bos_token_id");
+  }
   ends_ = {eos_, find("<|im_end|>"), find("<|endoftext|>"), find("<|eot_id|>")};
 }
 

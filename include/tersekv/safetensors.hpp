@@ -143,8 +143,8 @@ class SurrogateSet {
  public:
   /// Reads `layers.{i}.weight`, `.bias` (linear) or `layers.{i}.0.*`, `layers.{i}.2.*` (MLP), the
   /// names of the published checkpoints, for i from 0 without a gap. Throws std::runtime_error for
-  /// a damaged file or a bias that does not fit its weight, std::invalid_argument for layers that
-  /// do not fit.
+  /// a damaged file, a bias that does not fit its weight or a layer's tensor of another name,
+  /// std::invalid_argument for layers that do not fit.
   explicit SurrogateSet(const std::string& path) {
     const SafetensorsFile file(path);
     for (Index layer = 0;; ++layer) {
@@ -168,7 +168,12 @@ class SurrogateSet {
       const char *digits = name.data() + 7, *end = name.data() + name.size();
       Index layer = 0;
       const auto [stop, error] = std::from_chars(digits, end, layer);
-      if (error == std::errc{} && stop != digits && layer >= 0 && layer < size()) continue;
+      if (error == std::errc{} && stop != digits && layer >= 0 && layer < size()) {
+        if (std::find(read_.begin(), read_.end(), name) != read_.end()) continue;
+        throw std::runtime_error("tersekv: " + path +
+                                 ": expected one linear layer, or .0 and .2, " + "of layer " +
+                                 std::to_string(layer) + ", got " + name);
+      }
       throw std::runtime_error("tersekv: " + path + ": expected layers without a gap, got " + name +
                                " but no layers." + next + ".weight or layers." + next +
                                ".0.weight");
@@ -188,6 +193,8 @@ class SurrogateSet {
  private:
   LinearView read(const SafetensorsFile& file, const std::string& name) {
     auto weight = file.tensor(name + ".weight"), bias = file.tensor(name + ".bias");
+    read_.push_back(name + ".weight");
+    read_.push_back(name + ".bias");
     if (weight.shape.size() != 2 || bias.shape.size() != 1 || bias.shape[0] != weight.shape[0]) {
       throw std::runtime_error("tersekv: surrogate " + name +
                                ": expected weight [outputs, inputs] and bias [outputs], got other "
@@ -200,6 +207,7 @@ class SurrogateSet {
   }
 
   std::vector<std::vector<float>> tensors_;  // moving a vector keeps its elements in place
+  std::vector<std::string> read_;            // their names
   std::vector<Surrogate> layers_;
 };
 

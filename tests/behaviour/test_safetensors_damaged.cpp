@@ -205,7 +205,7 @@ TEST_CASE("safetensors: a layer that is missing between others is an error that 
   const auto message = [](const std::vector<std::string>& layers) -> std::string {
     Builder builder;
     for (const std::string& layer : layers) {
-      builder.add("layers." + layer + ".weight", "F32", "[1,2]", std::string(8, '\0'));
+      builder.add("layers." + layer + ".weight", "F32", "[1,1]", std::string(4, '\0'));
       builder.add("layers." + layer + ".bias", "F32", "[1]", std::string(4, '\0'));
     }
     const TemporaryFile saved(builder.file());
@@ -221,6 +221,10 @@ TEST_CASE("safetensors: a layer that is missing between others is an error that 
   for (const std::string odd : {"x", "-1", "99999999999999999999", "18446744073709551616"}) {
     CHECK(message({"0", odd}).find("got layers." + odd) != std::string::npos);
   }
+  // Nor is a part of a layer left out.
+  CHECK(message({"0.0", "0.2"}) == "1");
+  CHECK(message({"0.0", "0.2", "0.4"}).find("of layer 0, got layers.0.4") != std::string::npos);
+  CHECK(message({"0.0", "0.2", "0"}).find("of layer 0, got layers.0.") != std::string::npos);
 }
 
 TEST_CASE("safetensors: a folder is not a file that is too short") {

@@ -276,6 +276,9 @@ TEST_CASE("models that cannot be run are refused") {
     TinyModel tiny{.layers = 0};
     CHECK_THROWS_WITH(load(tiny.build()), ContainsSubstring("block_count"));
   }
+  SECTION("biases, which would be left out") {
+    CHECK_THROWS_WITH(load(TinyModel{.biased = true}.build()), ContainsSubstring("attn_k.bias"));
+  }
   SECTION("a tensor that is missing") {
     TinyModel tiny;
     const std::vector<std::byte> bytes = tiny.build();

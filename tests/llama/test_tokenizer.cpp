@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "gguf_builder.hpp"
 #include "support/random.hpp"
 #include "tokenizer.hpp"
+#include "vocabulary.hpp"
 
 namespace {
 
@@ -22,57 +22,9 @@ using Catch::Matchers::MessageMatches;
 using llama::GgufFile;
 using llama::Token;
 using llama::Tokenizer;
+using llama_test::Vocabulary;
+using llama_test::written;
 using Tokens = std::vector<Token>;
-
-// A byte as byte-level vocabularies write it.
-std::string written(int byte) {
-  static const auto characters = [] {
-    std::array<int, 256> table{};
-    int next = 256;
-    for (int b = 0; b < 256; ++b) {
-      const bool printable = (b >= '!' && b <= '~') || (b >= 161 && b <= 172) || b >= 174;
-      table[static_cast<std::size_t>(b)] = printable ? b : next++;
-    }
-    return table;
-  }();
-  const int c = characters[static_cast<std::size_t>(byte)];
-  if (c < 0x80) return {static_cast<char>(c)};
-  return {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
-}
-
-// A vocabulary of all bytes (ids 0 to 255), then what `merges` make, then special tokens.
-struct Vocabulary {
-  std::vector<std::string> tokens, merges;
-  std::vector<std::int32_t> types;
-  std::string model = "gpt2", pre = "gpt-2", chat_template;
-  std::uint32_t bos = 0;
-
-  Vocabulary() {
-    for (int byte = 0; byte < 256; ++byte) add(written(byte), 1);
-  }
-  Token add(const std::string& text, std::int32_t type) {
-    tokens.push_back(text);
-    types.push_back(type);
-    return static_cast<Token>(tokens.size()) - 1;
-  }
-  Token merge(const std::string& left, const std::string& right) {
-    merges.push_back(left + " " + right);
-    return add(left + right, 1);
-  }
-  Tokenizer load() const {
-    const std::vector<std::byte> bytes =
-        llama_test::GgufBuilder()
-            .text("tokenizer.ggml.model", model)
-            .text("tokenizer.ggml.pre", pre)
-            .texts("tokenizer.ggml.tokens", tokens)
-            .texts("tokenizer.ggml.merges", merges)
-            .ints("tokenizer.ggml.token_type", types)
-            .text("tokenizer.chat_template", chat_template)
-            .value("tokenizer.ggml.bos_token_id", llama_test::u32, bos)
-            .build();
-    return Tokenizer(GgufFile(bytes, "tiny.gguf"));
-  }
-};
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -229,6 +181,20 @@ TEST_CASE("the llama 3 family takes a word that is a token whole") {
   CHECK(vocabulary.load().encode("abc") == Tokens{whole});
 }
 
+TEST_CASE("a text begins with a token of its own where the file says so, or the llama 3 family") {
+  Vocabulary vocabulary;
+  CHECK_FALSE(vocabulary.load().add_bos());
+  vocabulary.add_bos = 1;
+  CHECK(vocabulary.load().add_bos());
+  vocabulary.pre = "llama-bpe";
+  vocabulary.add_bos = 0;
+  CHECK_FALSE(vocabulary.load().add_bos());
+  vocabulary.add_bos = -1;
+  CHECK(vocabulary.load().add_bos());
+  vocabulary.has_bos = false;
+  CHECK_FALSE(vocabulary.load().add_bos());
+}
+
 TEST_CASE("a very long word is encoded without quadratic work") {
   Vocabulary vocabulary;
   std::string part = "a";
@@ -256,6 +222,10 @@ TEST_CASE("tokenizers that cannot be right are refused with the reason") {
   vocabulary = {};
   vocabulary.bos = 256;
   refuses(vocabulary, "bos_token_id: expected less than 256, got 256");
+  vocabulary = {};
+  vocabulary.has_bos = false;
+  vocabulary.add_bos = 1;
+  refuses(vocabulary, "add_bos_token without a bos_token_id");
   for (const char* merge : {"a b", "ab", "a bc", ""}) {
     vocabulary = {};
     vocabulary.merges = {merge};

@@ -21,6 +21,7 @@ struct TinyModel {
                 feed_forward = 20, rotated = 4;
   float epsilon = 1e-5f, rope_base = 100.0f, rope_scale = 1.0f;
   bool tied = false, stretched = false;  ///< stretched: rope_freqs.weight is given
+  bool biased = false;                   ///< one matrix is
   bool quantised = false;                ///< matrices in Q8_0; their inputs must be multiples of 32
   std::uint32_t seed = 1;
 
@@ -66,6 +67,7 @@ struct TinyModel {
     tensor("token_embd.weight", vocab, embedding, 0, 1);
     tensor("output_norm.weight", 1, embedding, 1, 0.2f);
     if (!tied) tensor("output.weight", vocab, embedding, 0, 0.3f);
+    if (biased) tensor("blk.1.attn_k.bias", 1, kv_heads * head_dim, 0, 1);
     if (stretched) tensor("rope_freqs.weight", 1, rotated / 2, 3, 0.5f);
     for (std::uint32_t i = 0; i < layers; ++i) {
       const std::string layer = "blk." + std::to_string(i) + ".";
