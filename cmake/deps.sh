@@ -33,14 +33,15 @@ tersekv_has_header() {
       [ -e "$tersekv_prefix/$tersekv_sub/$1" ] && return 0
     done
   done
-  command -v "${CXX:-g++}" >/dev/null 2>&1 || { [ -e "/usr/include/$1" ]; return; }
+  tersekv_has g++ || { [ -e "/usr/include/$1" ]; return; }
   printf '#if !__has_include(<%s>)\n#error missing\n#endif\n' "$1" |
-    "${CXX:-g++}" -std=c++20 -I/usr/include/eigen3 -E -x c++ - >/dev/null 2>&1
+    ${CXX:-g++} -std=c++20 -I/usr/include/eigen3 -E -x c++ - >/dev/null 2>&1
 }
 
 tersekv_has() {
   case $1 in
-    g++) command -v "${CXX:-g++}" >/dev/null 2>&1 ;;
+    g++) tersekv_compiler=${CXX:-g++} # which may be run by another program
+      command -v "${tersekv_compiler%% *}" >/dev/null 2>&1 ;;
     cmake)
       command -v cmake >/dev/null 2>&1 &&
         tersekv_version_at_least "$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')" 3.25 ;;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -22,6 +23,10 @@
 #endif
 
 namespace tersekv::detail {
+
+static_assert(
+    std::endian::native == std::endian::little,
+    "tersekv: elements of 16 and 8 bits are taken out of words as on little-endian machines");
 
 /// std::bit_cast that a CUDA team may call.
 template <class To, class From>
