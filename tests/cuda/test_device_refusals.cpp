@@ -92,11 +92,12 @@ TEST_CASE("device: queries of which a policy takes some for a prompt are shown a
   Random random(10);
   SmallCache<SnapKV> cache(small_config(2, 20), make_snapkv({.window = 4, .kernel = 3}),
                            {.max_chunk = 40, .max_length = 64});
-  const Tokens prompt = small_tokens(random, 8), last = small_tokens(random, 2);
-  const auto b = prompt.batch(1), single = last.rows(0, 1).batch(0);
+  const Tokens prompt = small_tokens(random, 8), last = small_tokens(random, 2),
+               one = last.rows(0, 1);
+  const auto b = prompt.batch(1), single = one.batch(0);
   cache.append<const float>(1, b.k, b.v);
   cache.append<const float>(0, single.k, single.v);
   const auto q = last.batch({0, 2}).q;
   CHECK(support::refused([&] { cache.observe<const float>({0, 2}, q); }, {"sequences: expected"}));
-  CHECK_NOTHROW(cache.observe<const float>(1, last.rows(0, 1).batch(1).q));
+  CHECK_NOTHROW(cache.observe<const float>(1, one.batch(1).q));
 }
