@@ -4,6 +4,7 @@
 // Reads surrogates from safetensors files. Apart from <tersekv/tersekv.hpp>, as it needs
 // nlohmann_json for the files' headers.
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -147,13 +148,18 @@ class SurrogateSet {
   /// std::invalid_argument for layers that do not fit.
   explicit SurrogateSet(const std::string& path) {
     const SafetensorsFile file(path);
+    std::vector<std::string> used;  // the names of tensors
+    const auto linear = [&](const std::string& name) {
+      used.insert(used.end(), {name + ".weight", name + ".bias"});
+      return read(file, name);
+    };
     for (Index layer = 0;; ++layer) {
       const std::string prefix = "layers." + std::to_string(layer) + ".";
       if (file.contains(prefix + "0.weight")) {
-        const LinearView first = read(file, prefix + "0");
-        layers_.emplace_back(first, read(file, prefix + "2"));
+        const LinearView first = linear(prefix + "0");
+        layers_.emplace_back(first, linear(prefix + "2"));
       } else if (file.contains(prefix + "weight")) {
-        layers_.emplace_back(read(file, prefix.substr(0, prefix.size() - 1)));
+        layers_.emplace_back(linear(prefix.substr(0, prefix.size() - 1)));
       } else {
         break;
       }
@@ -169,9 +175,9 @@ class SurrogateSet {
       Index layer = 0;
       const auto [stop, error] = std::from_chars(digits, end, layer);
       if (error == std::errc{} && stop != digits && layer >= 0 && layer < size()) {
-        if (std::find(read_.begin(), read_.end(), name) != read_.end()) continue;
+        if (std::find(used.begin(), used.end(), name) != used.end()) continue;
         throw std::runtime_error("tersekv: " + path +
-                                 ": expected one linear layer, or .0 and .2, " + "of layer " +
+                                 ": expected one linear layer, or .0 and .2, of layer " +
                                  std::to_string(layer) + ", got " + name);
       }
       throw std::runtime_error("tersekv: " + path + ": expected layers without a gap, got " + name +
@@ -193,8 +199,6 @@ class SurrogateSet {
  private:
   LinearView read(const SafetensorsFile& file, const std::string& name) {
     auto weight = file.tensor(name + ".weight"), bias = file.tensor(name + ".bias");
-    read_.push_back(name + ".weight");
-    read_.push_back(name + ".bias");
     if (weight.shape.size() != 2 || bias.shape.size() != 1 || bias.shape[0] != weight.shape[0]) {
       throw std::runtime_error("tersekv: surrogate " + name +
                                ": expected weight [outputs, inputs] and bias [outputs], got other "
@@ -207,7 +211,6 @@ class SurrogateSet {
   }
 
   std::vector<std::vector<float>> tensors_;  // moving a vector keeps its elements in place
-  std::vector<std::string> read_;            // their names
   std::vector<Surrogate> layers_;
 };
 
