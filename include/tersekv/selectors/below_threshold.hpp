@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+
 #include "tersekv/policy.hpp"
 
 namespace tersekv {
@@ -25,8 +27,14 @@ struct BelowThreshold : SelectorBase {
                            Index /*column*/, Index merger_column) const {
     const auto eligible = detail::OfVectors{protection.unprotected(head, protection.recent)};
     scorer.prepare(team, head);
-    const auto leaves = detail::of_vectors_if<detail::ScoresVectors<Scorer, Team, Head>>(
-        [&](auto i) { return detail::both(eligible(i), scorer.score(head, i) < threshold); });
+    const auto leaves =
+        detail::of_vectors_if<detail::ScoresVectors<Scorer, Team, Head>>([&](auto i) {
+          const auto low = scorer.score(head, i) < threshold;
+          if constexpr (!std::same_as<decltype(low), const bool>) {
+            if (!simd::any(low)) return low;  // as mostly; then no position need be read
+          }
+          return detail::both(eligible(i), low);
+        });
     std::int32_t* victims = head.scratch().slots;
     Index found = 0;
     do {
