@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "given_weights.hpp"
 #include "tersekv/kv_cache.hpp"
 #include "tersekv/policies/full.hpp"
 
@@ -101,6 +102,49 @@ TEST_CASE("attention far below the highest is equal, whatever the logits") {
       // What goes through it later, and attention itself, would be slow with smaller numbers.
       CHECK(attention.front() >= std::numeric_limits<float>::min());
       CHECK(attention.back() > 1e-4f);
+    }
+  }
+}
+
+TEST_CASE("equal entries get equal attention far below the highest, in whatever tile they lie") {
+  // The highest entry is in the second section, and so is one of the two that are equal: of the
+  // other's tile all exponentials are relative to a much lower power.
+  const Index n = 512, highest = 256, there = 257;
+  using tersekv::GroupReduce;
+  const auto attention_to = [&](const std::vector<float>& queries, float key, float weight,
+                                GroupReduce reduce) {
+    const auto group = static_cast<Index>(queries.size());
+    tersekv::KVCache<support::GivenWeights> cache({.num_q_heads = group,
+                                                   .num_kv_heads = 1,
+                                                   .head_dim = 1,
+                                                   .scale = 1.0f,
+                                                   .group_reduce = reduce});
+    std::vector<float> keys(static_cast<std::size_t>(n), key), values(keys.size()),
+        weights(keys.size(), 1.0f);
+    keys[highest] = 0.0f;
+    weights[0] = weights[there] = weight;
+    cache.append(0, tersekv::nhd_view(keys.data(), n, 1, 1),
+                 tersekv::nhd_view(values.data(), n, 1, 1), {weights.data(), 1});
+    std::vector<float> out(queries.size()), attention(keys.size());
+    cache.attend(0, tersekv::nhd_view(queries.data(), 1, group, 1),
+                 tersekv::nhd_view(out.data(), 1, group, 1), {.rows = {attention.data(), 1, n, n}});
+    return attention;
+  };
+  // Two rows' attention is added up: in either tile one row's may be lower than a float can say.
+  // And what weights add to it is the same in both, from what is just above the lowest on.
+  for (const std::vector<float>& queries : {std::vector{1.0f}, {1.0f, 3.0f}, {2.0f, 1.0f, 0.9f}}) {
+    for (const GroupReduce reduce : {GroupReduce::sum, GroupReduce::mean, GroupReduce::max}) {
+      for (float key = -40.0f; key > -210.0f; key -= 6.04f) {
+        for (const float weight : {1.0f, 16.0f, 1e9f, 1e20f}) {
+          CAPTURE(queries.size(), static_cast<int>(reduce), key, weight);
+          const std::vector<float> attention = attention_to(queries, key, weight, reduce);
+          CHECK(attention[0] == attention[there]);
+          CHECK(attention[0] >= attention[1]);
+          CHECK(attention[1] == attention[there + 1]);
+          CHECK(attention[1] >= std::numeric_limits<float>::min());
+          if (weight * std::exp(double{key}) < 1e-3) CHECK(attention[highest] > 0.99f);
+        }
+      }
     }
   }
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
 #include <limits>
@@ -128,4 +129,22 @@ TEST_CASE("mixed storage: bytes for one of keys and values") {
   const auto values = feed(tersekv::KVCache<tersekv::Full, tersekv::Half, Int8>(config));
   CHECK(values.keys == 128);
   CHECK(values.values == 68);
+}
+
+TEST_CASE("values as small as are kept take part in attention") {
+  // Two pages whose shares are some 1e-30: e^0 of 2e-27 and e^-3 of -2e-27.
+  const Index n = 128, page = 64;
+  const float size = 2e-27f;
+  tersekv::KVCache<tersekv::Full, Int8> cache(
+      {.num_q_heads = 1, .num_kv_heads = 1, .head_dim = 1, .scale = 1.0f, .page_size = page});
+  std::vector<float> keys(static_cast<std::size_t>(n)), values(keys.size(), size);
+  std::fill(keys.begin() + page, keys.end(), -3.0f);
+  std::fill(values.begin() + page, values.end(), -size);
+  cache.append(0, tersekv::nhd_view(keys.data(), n, 1, 1),
+               tersekv::nhd_view(values.data(), n, 1, 1));
+  const float q = 1.0f;
+  float out = 0;
+  cache.attend(0, tersekv::nhd_view(&q, 1, 1, 1), tersekv::nhd_view(&out, 1, 1, 1));
+  const double expected = (1 - std::exp(-3.0)) / (1 + std::exp(-3.0));
+  CHECK(std::abs(double{out} / double{size} / expected - 1) < 1e-4);
 }

@@ -322,29 +322,7 @@ class AttentionPass {
       const float* values = total_.values(r);
       for (Index j = 0; j < dim_; ++j) request_.out[r * dim_ + j] = values[j] * inverses[r];
     }
-    if (kept_) reduce(inverses);
-  }
-
-  /// Attention per entry, out of exponentials relative to the powers of their tiles.
-  void reduce(const float* inverses) {
-    const SharedBuffers& shared = buffers_.shared;
-    const Index tiles = tile_of(request_.visible + tile_ - 1);
-    for (Index t = 0; t < tiles; ++t) {
-      for (Index g = 0; g < group_; ++g) shared.powers[t * group_ + g] -= total_.power(g);
-    }
-    for (Index i = 0; i < padded_dim(tiles * group_); i += simd::kLanes) {
-      simd::store(shared.powers + i, simd::exp2(simd::load(shared.powers + i)));
-    }
-    for (Index t = 0; t < tiles;) {
-      const float* powers = shared.powers + t * group_;
-      const Index start = t * tile_;
-      do {
-        ++t;  // the next tile is mostly relative to the same
-      } while (t < tiles && std::equal(powers, powers + group_, shared.powers + t * group_));
-      entry_attention({shared.kept + start * group_, tile_, tile_ * group_, powers, inverses},
-                      group_, request_.reduce, std::min(t * tile_, request_.visible) - start,
-                      request_.attention + start);
-    }
+    if (kept_) entry_attention(request_, buffers_.shared, tile_, total_, inverses);
   }
 
   const Head& head_;

@@ -270,7 +270,9 @@ inline void value_block(const ValueRun<Value>* runs, Index count, Index column, 
       }
       TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
         const simd::Floats w = simd::broadcast(weights[r * weight_stride + i]);
-        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) total[r][v] += w * row[v];
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+          total[r][v] = simd::keep_order(total[r][v] + w * row[v]);
+        }
       }
     };
     constexpr int at_once = Ahead<Value>::template kRows<ask, Vectors>;

@@ -21,8 +21,10 @@ class Tiled16Bits {
 
  public:
   static constexpr bool exist = Chunk::exist;
-  static constexpr bool pays(Index rows) { return Token::pays(rows); }
   static bool fits(Index head_dim, Index block) { return Chunk::fits(head_dim, block); }
+  static bool pays(Index rows, Index head_dim, Index block) {
+    return Token::pays(rows, head_dim, block);
+  }
 
   Tiled16Bits(const AttentionRequest& request, Index rows, Index head_dim, Index block,
               const AttentionBuffers& buffers)

@@ -19,8 +19,9 @@
 namespace tersekv::detail {
 
 inline constexpr int kDigits = 2;
-inline constexpr float kLeastDigits = 1e-30f;  ///< below, a unit's inverse would be no float
-inline constexpr Index kDigitBytes = 16;       ///< of four numbers
+/// Below, a unit would be no normal float, and soon its inverse none at all.
+inline constexpr float kLeastDigits = 1e-33f;
+inline constexpr Index kDigitBytes = 16;  ///< of four numbers
 
 /// The largest magnitude of x[0, n), n whole vectors.
 inline float largest_magnitude(const float* x, Index n) {

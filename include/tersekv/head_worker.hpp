@@ -217,7 +217,7 @@ class HeadWorker {
                    const TokenView<T>& out, float* lse, Index part = 0, Index parts = 1) {
     const Index group = head_.shape().group_size;
     const bool tiled = is_tiled(q.tokens, group);
-    const Index at_once = !tiled && Tiled::pays(group) ? 1 : spaces_.worker.tokens;
+    const Index at_once = !tiled && tiles_pay() ? 1 : spaces_.worker.tokens;
     for (Index r = first + part * at_once; r < last; r += parts * at_once) {
       AttentionRequest request = request_for(q, r, std::min(at_once, last - r));
       if (tiled) request.tiling = Tiling::chunk;
@@ -262,7 +262,12 @@ class HeadWorker {
             .reduce = reduce_,
             .out = spaces_.worker.out,
             .lse = spaces_.worker.lse,
-            .tiling = tokens == 1 && Tiled::pays(group) ? Tiling::token : Tiling::none};
+            .tiling = tokens == 1 && tiles_pay() ? Tiling::token : Tiling::none};
+  }
+  /// Whether tile registers work on a single token.
+  bool tiles_pay() const {
+    const Index block = block_entries(head_.page_size());
+    return Tiled::pays(head_.shape().group_size, head_.head_dim(), block);
   }
 
   /// The request for row r, whose attention the caller may want.

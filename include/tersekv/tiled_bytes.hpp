@@ -105,10 +105,12 @@ template <class Key, class Value, class Tiles = simd::Tiles>
 class TiledBytes {
  public:
   static constexpr bool exist = Tiles::exist && Codec<Key>::scaled && Codec<Value>::scaled;
-  /// Whether so many rows of a single token are worked on in less time than by vectors.
-  static constexpr bool pays(Index rows) { return exist && rows >= 5; }
   static bool fits(Index head_dim, Index block) {
     return exist && head_dim % simd::kTileBytes == 0 && block % simd::kTileBytes == 0;
+  }
+  /// Whether so many rows of a single token are worked on, and in less time than by vectors.
+  static bool pays(Index rows, Index head_dim, Index block) {
+    return rows >= 5 && fits(head_dim, block) && Tiles::granted();
   }
 
   TiledBytes(const AttentionRequest& request, Index rows, Index head_dim, Index block,

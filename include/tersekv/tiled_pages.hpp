@@ -78,10 +78,12 @@ class TiledPages {
  public:
   static constexpr bool exist =
       Tiles::exist && std::is_same_v<Key, BFloat16> && std::is_same_v<Value, BFloat16>;
-  /// Whether so many rows of a single token are worked on in less time than by vectors.
-  static constexpr bool pays(Index rows) { return exist && rows >= 7; }
   static bool fits(Index head_dim, Index block) {
     return exist && head_dim % kColumns == 0 && block % kColumns == 0;
+  }
+  /// Whether so many rows of a single token are worked on, and in less time than by vectors.
+  static bool pays(Index rows, Index head_dim, Index block) {
+    return rows >= 7 && fits(head_dim, block) && Tiles::granted();
   }
 
   TiledPages(const AttentionRequest& request, Index rows, Index head_dim, Index block,

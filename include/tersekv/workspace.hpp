@@ -33,14 +33,15 @@ struct WorkspaceForm {
   template <class PolicyType, class KeyCodec, class ValueCodec>
   static WorkspaceForm of(Index page_size, const Shape& shape) {
     using Tiled = TiledAttention<KeyCodec, ValueCodec>;
+    const Index dim = shape.head_dim, block = block_entries(page_size);
     return {page_size,
             shape,
             PolicyType::observes,
             Codec<KeyCodec>::scaled || Codec<ValueCodec>::scaled,
             std::is_same_v<KeyCodec, BFloat16>,
             PolicyType::uses_weights,
-            Tiled::fits(shape.head_dim, block_entries(page_size)) ? Tiled::room : nullptr,
-            Tiled::pays(shape.group_size)};
+            Tiled::fits(dim, block) ? Tiled::room : nullptr,
+            Tiled::pays(shape.group_size, dim, block)};
   }
   Index whole_pages(Index entries) const {
     return (entries + page_size - 1) / page_size * page_size;
