@@ -44,6 +44,7 @@ void run(benchmark::State& state, const std::string& name, const Case& c) {
       });
     }
   }();
+  full.refresh();  // others' benchmarks may have appended to it
   if (!layers.right() || !full.right()) return refuse(state, "attention is wrong");
   Attention subject(layers), baseline(full);
 

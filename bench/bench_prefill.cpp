@@ -70,8 +70,9 @@ class Prefill {
       cache_.append(0, tokens_.k().rows(first, count), tokens_.v().rows(first, count));
       cache_.attend(0, q, out().rows(first, count));
       const bool sampled = first % 64 == 0 || first + step >= prompt_.c.context;
-      if (sampled && attention_error(cache_, q, out().rows(first, count)) > kTolerance)
+      if (sampled && !(attention_error(cache_, q, out().rows(first, count)) < kTolerance)) {
         return false;
+      }
       if constexpr (PolicyType::observes != Observes::nothing) cache_.observe(0, q);
       cache_.compress(0);
     }

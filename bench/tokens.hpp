@@ -69,11 +69,14 @@ class Tokens {
   std::uint64_t state_ = 0;
 };
 
-/// Largest difference between `out`, one token's attention, and a plain double loop over the
-/// entries of the last KV head.
+/// Largest difference between `out`, the attention of the last q.tokens tokens, and a plain double
+/// loop over the entries that token `t` of them sees, the last if -1, of the last KV head; no
+/// number if `out` has one that is none. Of others than the last only where no entry has left.
 template <class Cache>
 double attention_error(Cache& cache, const TokenView<const float>& q,
-                       const TokenView<const float>& out) {
+                       const TokenView<const float>& out, Index t = -1) {
+  if (t < 0) t = q.tokens - 1;
+  const Index seen = cache.tokens_seen(0) - (q.tokens - 1 - t);
   const Index h = cache.config().num_kv_heads - 1;
   const Index group = cache.config().num_q_heads / cache.config().num_kv_heads;
   const std::vector<Entry> entries = cache.entries(0, h);
@@ -82,9 +85,10 @@ double attention_error(Cache& cache, const TokenView<const float>& q,
     double total = 0;
     std::vector<double> expected(static_cast<std::size_t>(q.head_dim));
     for (const Entry& entry : entries) {
+      if (entry.position >= seen) continue;
       double logit = 0;
       for (Index j = 0; j < q.head_dim; ++j) {
-        logit += double{q(q.tokens - 1, head, j)} * double{entry.key[static_cast<std::size_t>(j)]};
+        logit += double{q(t, head, j)} * double{entry.key[static_cast<std::size_t>(j)]};
       }
       logit /= std::sqrt(static_cast<double>(q.head_dim));
       const double share = std::exp(logit) * std::pow(entry.weight, cache.policy().alpha());
@@ -92,13 +96,15 @@ double attention_error(Cache& cache, const TokenView<const float>& q,
       for (std::size_t j = 0; j < expected.size(); ++j) expected[j] += share * entry.value[j];
     }
     for (Index j = 0; j < q.head_dim; ++j) {
-      const double difference =
-          out(q.tokens - 1, head, j) - expected[static_cast<std::size_t>(j)] / total;
-      error = std::max(error, std::abs(difference));
+      const double difference = out(t, head, j) - expected[static_cast<std::size_t>(j)] / total;
+      if (!(std::abs(difference) <= error)) error = std::abs(difference);  // no number stays
+      if (std::isnan(error)) return error;
     }
   }
   return error;
 }
+/// The larger of two errors, or the one that is no number.
+inline double worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 /// Attention outputs here are averages of values of variance 1.
 inline constexpr double kTolerance = 2e-4;
 

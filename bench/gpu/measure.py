@@ -95,7 +95,7 @@ def run(bench, work, seconds, report):
             bench.free_bytes()  # what PyTorch keeps of the case before is free again
             report[section].append(measure(bench))
             verdict = "ok"
-        except (MemoryError, bench.torch.OutOfMemoryError) as error:
+        except (MemoryError, bench.torch.cuda.OutOfMemoryError) as error:
             report["left_out"].append({"section": section, "case": name, "reason": str(error)})
             verdict = "left out"
         except Exception as error:

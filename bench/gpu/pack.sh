@@ -33,7 +33,7 @@ matching() (
   shift
   for path in "$@"; do
     # shellcheck disable=SC2086 # patterns
-    for found in $path; do [ -e "$found" ] && echo "$found"; done
+    for found in $path; do if [ -e "$found" ]; then echo "$found"; fi; done
   done
 )
 

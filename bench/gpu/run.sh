@@ -42,14 +42,17 @@ if [ -n "$deps" ]; then
   [ -d "$deps" ] || { echo "run.sh: TERSEKV_DEPS: no folder '$deps'" >&2; exit 2; }
   deps=$(absolute "$deps")
 fi
+# A program by its path, which may be said from where this was called; a name stays one.
+program() { case $1 in */*) absolute "$1" ;; *) echo "$1" ;; esac; }
+python=$(program "${PYTHON:-python3}")
+nvcc=$(program "${CUDACXX:-}")
 cd "$(dirname "$0")/../.."
 [ -n "$out" ] || out=$PWD/bench/results
 
 find_program() { # by its name, else beside CUDA's
   command -v "$1" || { [ -x "/usr/local/cuda/bin/$1" ] && echo "/usr/local/cuda/bin/$1"; } || :
 }
-python=${PYTHON:-python3}
-nvcc=${CUDACXX:-$(find_program nvcc)}
+[ -n "$nvcc" ] || nvcc=$(find_program nvcc)
 sanitizer=$(find_program compute-sanitizer)
 ask_card() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | sed -n 1p; }
 capability=$(ask_card compute_cap | tr -d '. ') || :
@@ -147,6 +150,7 @@ done
 seconds=$(($(left) - 40))
 [ "$seconds" -gt 0 ] || seconds=1
 library=$(built 'libtersekv_gpu_bench.*')
+[ -n "$dry" ] || rm -f "$stem.json"  # an earlier run's would pass for this one's
 stage benchmarks $((seconds + 25)) 10 "$python" -B bench/gpu/measure.py --library "$library" \
   --out "$stem.json" --seconds "$seconds" --driver "$driver" --command "$command" $quick
 if [ -n "$dry" ]; then

@@ -67,6 +67,8 @@ double tersekv_peers_attend(void* set, int64_t calls, int with_rows, float* out,
 double tersekv_peers_similarity(void* set, int64_t calls, float* products);
 /* `calls` attentions of the last `queries` tokens, which the first call appends. */
 double tersekv_peers_prompt(void* set, int64_t queries, int64_t calls);
+/* After prompt: as difference, of its first, one of its middle and its last queries. */
+double tersekv_peers_prompt_difference(void* set);
 /* `calls` decode steps by the verbs, round the copies: seconds[4 i ..] = append, attend (with rows
  * where the policy wants them), observe, compress of step i. */
 int tersekv_peers_steps(void* set, int64_t calls, double* seconds);

@@ -15,7 +15,7 @@ UNCOUNTED = 8
 
 
 def measure(bench, case):
-    copies = cases.copies_beyond(bench.plan, case, bench.last_level)
+    copies, fewer = cases.copies_beyond(bench.plan, case, bench.last_level, bench.free_memory)
     in_caches = bench.plan.levels[case.entries] != "memory"
     library = bench.library
     with library.caches("weighted", case, copies) as ours, \
@@ -35,7 +35,7 @@ def measure(bench, case):
             return calls * case.flops() / library.peak(case.threads)
         contestants = {"ours": lambda calls: ours.attend(calls, True), "plain": plain.attend,
                        "similarity": plain.similarity, "probe": probe, "peak": peak}
-        skipped, peer_bytes = {}, None
+        skipped, peer_bytes = {} if fewer is None else {"copies": fewer}, None
         if bench.torch is None:
             skipped["PyTorch"] = bench.why_no_torch
         else:
@@ -48,6 +48,7 @@ def measure(bench, case):
         samples = compare(contestants, bench.plan.seconds, copies, bench.plan.least,
                           uncounted=UNCOUNTED if in_caches else 1)
         return {"case": case.name, **dataclasses.asdict(case), "level": bench.plan.levels[case.entries],
+                "fits": copies * case.kv_bytes() <= bench.last_level,
                 "copies": copies, "kv_bytes": case.kv_bytes(), "flops": case.flops(),
                 "bytes": ours.bytes(), "peer_bytes": peer_bytes, "errors": errors,
                 "skipped": skipped, "samples_us": samples}

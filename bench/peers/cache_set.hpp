@@ -47,6 +47,7 @@ class AnySet {
   virtual double attend(Index calls, bool with_rows, float* out, float* rows) = 0;
   virtual double similarity(Index calls, float* products) = 0;
   virtual double prompt(Index queries, Index calls) = 0;
+  virtual double prompt_difference() = 0;
   virtual void steps(Index calls, double* seconds) = 0;
   virtual void extends(Index calls, double* seconds) = 0;
   virtual void pairs(Index calls, double* seconds) = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <memory_resource>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -61,10 +62,10 @@ class CacheSet final : public AnySet {
     }
   }
 
-  Index length(Index kv_head) const override { return caches_[0].length(0, kv_head); }
+  Index length(Index kv_head) const override { return caches_.at(0).length(0, kv_head); }
   /// Of one copy, with its share of what the pool holds for all.
   MemoryUsage memory() const override {
-    MemoryUsage usage = caches_[0].memory();
+    MemoryUsage usage = caches_.at(0).memory();
     usage.workspace += pool_->scratch_bytes() / shape_.copies;
     usage.slack += (pool_->idle_bytes() - pool_->scratch_bytes()) / shape_.copies;
     return usage;
@@ -87,20 +88,27 @@ class CacheSet final : public AnySet {
     token_.draw(start_.tokens_seen(0), 1);
     Cache& one = caches_.at(static_cast<std::size_t>(copy));
     one.attend(0, token_.q(), out());
-    return bench::attention_error(one, token_.q(), out());
+    const double without_rows = bench::attention_error(one, token_.q(), out());
+    AttendOutputs outputs;
+    outputs.rows = make_rows(one);
+    one.attend(0, token_.q(), out(), outputs);
+    const double with_rows = bench::attention_error(one, token_.q(), out());
+    // Attention per entry, added up over the group: each query head's is 1 in all.
+    const float* row = outputs.rows.row(0, shape_.kv_heads - 1);
+    const double sum = std::accumulate(row, row + one.length(0, shape_.kv_heads - 1), 0.0);
+    const auto group = static_cast<double>(shape_.q_heads / shape_.kv_heads);
+    return bench::worse(std::abs(sum / group - 1), bench::worse(without_rows, with_rows));
   }
 
   double attend(Index calls, bool with_rows, float* out_to, float* rows_to) override {
     token_.draw(start_.tokens_seen(0), 1);
-    const Index stride = longest(caches_[0]);
-    rows_.resize(static_cast<std::size_t>(stride * shape_.kv_heads));
     AttendOutputs outputs{.lse = lse_.data()};
-    if (with_rows) outputs.rows = {rows_.data(), 1, 0, stride};
+    if (with_rows) outputs.rows = make_rows(caches_.at(0));
     const double seconds = bench::seconds_of([&] {
       for (Index i = 0; i < calls; ++i) next().attend(0, token_.q(), out(), outputs);
     });
     if (out_to != nullptr) std::copy(out_.begin(), out_.end(), out_to);
-    if (rows_to != nullptr) std::copy(rows_.begin(), rows_.end(), rows_to);
+    if (with_rows && rows_to != nullptr) std::copy(rows_.begin(), rows_.end(), rows_to);
     return seconds;
   }
 
@@ -138,11 +146,20 @@ class CacheSet final : public AnySet {
       prompt_out_.resize(prompt_[0].q_size());
       for (Cache& each : caches_) bench::append_tokens(each, prompt_[0]);
     }
-    const TokenView<float> into =
-        nhd_view(prompt_out_.data(), queries, shape_.q_heads, shape_.head_dim);
+    const TokenView<float> into = prompt_out();
     return bench::seconds_of([&] {
       for (Index i = 0; i < calls; ++i) next().attend(0, prompt_[0].q(), into);
     });
+  }
+  double prompt_difference() override {
+    const Index queries = prompt_.at(0).q().tokens;
+    double error = 0;
+    for (const Index t : {Index{0}, queries / 3, queries - 1}) {
+      const double of_token =
+          bench::attention_error(caches_.at(0), prompt_[0].q(), prompt_out(), t);
+      error = bench::worse(of_token, error);
+    }
+    return error;
   }
 
   void steps(Index calls, double* seconds) override {
@@ -156,9 +173,7 @@ class CacheSet final : public AnySet {
   void extends(Index calls, double* seconds) override {
     for (Index i = 0; i < calls; ++i, seconds += 2) {
       Cache& one = next_with_token();
-      policy_seconds.start(shape_.threads);
-      seconds[0] = extend(one);
-      seconds[1] = policy_seconds.stop();
+      seconds[1] = policy_seconds.of(shape_.threads, [&] { seconds[0] = extend(one); });
     }
   }
   void pairs(Index calls, double* seconds) override {
@@ -214,10 +229,19 @@ class CacheSet final : public AnySet {
     for (Index h = 0; h < shape_.kv_heads; ++h) most = std::max(most, one.length(0, h));
     return most;
   }
+  TokenView<float> prompt_out() {
+    return nhd_view(prompt_out_.data(), prompt_.at(0).q().tokens, shape_.q_heads, shape_.head_dim);
+  }
+  /// Attention per entry of one token, a row for each KV head, in rows_.
+  AttentionRows<float> make_rows(const Cache& one) {
+    const Index stride = longest(one);
+    rows_.resize(static_cast<std::size_t>(stride * shape_.kv_heads));
+    return {rows_.data(), 1, 0, stride};
+  }
   TokenView<float> out() { return nhd_view(out_.data(), 1, shape_.q_heads, shape_.head_dim); }
   Cache& next() {
     if (next_ == shape_.copies) next_ = 0;
-    return caches_[static_cast<std::size_t>(next_++)];
+    return caches_.at(static_cast<std::size_t>(next_++));  // or none are left of a failed refresh
   }
   /// The copy whose turn it is and a token that it has not seen. Who evicts little, or nothing,
   /// starts again when it has grown by a sixteenth and 64 entries.

@@ -6,6 +6,7 @@ ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 # Query heads, KV heads, head_dim.
 SMALL, LARGE, UNGROUPED, TINY = (9, 3, 64), (32, 8, 128), (32, 32, 128), (4, 2, 64)
 BEYOND_CACHES = 4  # times the last level, for what is to come from memory
+CONTESTANTS_BYTES = 8  # times one's, of all: two sets of ours, PyTorch's (of int8 twice as much), buffers
 ROUND_BYTES = 64 << 20  # what a round over an engine's layers goes through, at least
 MOST_COPIES = 32
 POLICIES = ("full", "streaming_llm", "h2o", "tova", "snapkv", "morphkv", "weightedkv", "zsmerge",
@@ -83,11 +84,16 @@ REHEARSAL = Plan(0.0, 2, (TINY,), {64: "L2", 200: "memory"}, ("float32", "int8")
                  (20,), 0)
 
 
-def copies_beyond(plan, case, last_level):
-    """For what must come from memory: all copies together hold several times the last level."""
+def copies_beyond(plan, case, last_level, free_memory):
+    """(copies, why fewer than wanted or None): of what must come from memory all together hold several
+    times the last level, as far as there is room for every contestant's."""
     if plan.levels[case.entries] != "memory":
-        return 1
-    return min(MOST_COPIES, -(-BEYOND_CACHES * last_level // case.kv_bytes()))
+        return 1, None
+    wanted = max(1, -(-BEYOND_CACHES * last_level // case.kv_bytes()))
+    room = int(free_memory / CONTESTANTS_BYTES / case.kv_bytes())
+    if wanted <= room:
+        return wanted, None
+    return max(1, room), f"memory for {max(1, room)} of {wanted} copies"
 
 
 def copies_of_engine(case):

@@ -98,7 +98,10 @@ class Peer:
         return self.ask(op="nll", text=text, context=context)["nll"]
 
     def close(self):
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except OSError:  # has ended, with a request half written
+            pass
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:

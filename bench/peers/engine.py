@@ -77,6 +77,14 @@ class Field:
         self.skipped[name] = str(error)
         self.running.pop(name).close()
 
+    def ask(self, name, f):
+        """f(contestant), or None of one that fails, which then takes no more part."""
+        try:
+            return f(self.running[name])
+        except (EngineError, KeyError) as error:
+            self.drop(name, error)
+            return None
+
     def __enter__(self):
         return self
 
@@ -97,16 +105,11 @@ def measure(bench, arguments, context, left_out):
     with Field(makers(arguments, context, left_out)) as field:
         decode, prompt, bytes_held, parts = {}, {}, {}, []
         for name in list(field.running):  # verified, and warm
-            try:
-                field.running[name].sample(text, min(context, 100), 2)
-            except (EngineError, KeyError) as error:
-                field.drop(name, error)
+            field.ask(name, lambda one: one.sample(text, min(context, 100), 2))
         for index in range(rounds):
             for name in alternating(list(field.running), index):
-                try:
-                    sample = field.running[name].sample(text, context, TOKENS)
-                except (EngineError, KeyError) as error:
-                    field.drop(name, error)
+                sample = field.ask(name, lambda one: one.sample(text, context, TOKENS))
+                if sample is None:
                     continue
                 decode.setdefault(name, []).append(1e6 * sample["token_seconds"])
                 prompt.setdefault(name, []).append(1e6 * sample["prompt_seconds"] / context)
@@ -142,10 +145,13 @@ def verify(arguments, left_out):
     made = makers(arguments, 100, left_out)
     made.pop("ours")
     with Field(made) as field:
-        for name, one in field.running.items():
-            errors[name] = abs(one.nll(text, NLL_TOKENS) / expected - 1)
-    return {"case": "the same model", "kind": "verified", "errors": errors, "skipped": left_out,
-            "wrong": [name for name, error in errors.items() if not error <= NLL_TOLERANCE],
+        for name in list(field.running):
+            nll = field.ask(name, lambda one: one.nll(text, NLL_TOKENS))
+            errors[name] = None if nll is None else abs(nll / expected - 1)
+        skipped = {**left_out, **field.skipped}
+    return {"case": "the same model", "kind": "verified", "errors": errors, "skipped": skipped,
+            "wrong": [name for name, error in errors.items()
+                      if error is None or not error <= NLL_TOLERANCE],
             "samples_us": {}}
 
 
@@ -166,14 +172,16 @@ def agreement(bench, arguments, left_out):
     pairs = [("ours", f"ours_{p}") for p in POLICIES] + [("openvino", "openvino_evicting")]
     said = {}
     with Field(makers(arguments, context, left_out)) as field:
-        for name, one in field.running.items():
+        for name in list(field.running):
             if name in {n for pair in pairs for n in pair}:
-                said[name] = [one.continuation(t, AGREEMENT_TOKENS) for t in texts]
+                said[name] = field.ask(name, lambda one: [one.continuation(t, AGREEMENT_TOKENS)
+                                                          for t in texts])
+        skipped = {**left_out, **field.skipped}
     for full, evicting in pairs:
-        if full in said and evicting in said:
+        if said.get(full) and said.get(evicting):
             shares[evicting] = [words_in_common(a, b) for a, b in zip(said[full], said[evicting])]
     return {"case": f"agreement at about {context}", "kind": "agreement", "context": context,
-            "budget": budget_of(context), "texts": len(texts), "skipped": left_out,
+            "budget": budget_of(context), "texts": len(texts), "skipped": skipped,
             "agreement": {name: sum(each) / len(each) for name, each in shares.items()},
             "samples_us": {}}
 

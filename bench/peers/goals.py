@@ -37,7 +37,8 @@ def of_attention(result):
         found.append(goal("bandwidth over what is read", ratio(samples, "probe", "ours"), BANDWIDTH,
                           True))
     else:
-        found.append(goal("time over the roofline, in caches", roof(samples), ROOF, False))
+        where = "in caches" if result.get("fits", True) else "of more than the last level"
+        found.append(goal(f"time over the roofline, {where}", roof(samples), ROOF, False))
     grouped = result["q_heads"] != result["kv_heads"]
     sdpa = ratio(samples, "sdpa", "ours")
     if not grouped:

@@ -107,6 +107,10 @@ double tersekv_peers_similarity(void* set, int64_t calls, float* products) {
 double tersekv_peers_prompt(void* set, int64_t queries, int64_t calls) {
   return guarded(-1.0, [&] { return set_of(set).prompt(queries, calls); });
 }
+
+double tersekv_peers_prompt_difference(void* set) {
+  return guarded(-1.0, [&] { return set_of(set).prompt_difference(); });
+}
 int tersekv_peers_steps(void* set, int64_t calls, double* seconds) {
   return status_of([&] { set_of(set).steps(calls, seconds); });
 }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "../bandwidth.hpp"
 #include "threads.hpp"
@@ -21,8 +23,12 @@ class SharedRead {
     const Index part = std::max<Index>(bytes / (512 * threads), 1) * 64;
     reserve(part * threads);
     const Index repeats = std::max<Index>((Index{1} << 20) / (8 * part * threads), 1);
-    return std::min(pass<0>(executor, part, repeats), pass<8192>(executor, part, repeats)) *
-           static_cast<double>(bytes) / static_cast<double>(8 * part * threads);
+    const auto read = [&](bool ahead) {
+      return ahead ? pass<8192>(executor, part, repeats) : pass<0>(executor, part, repeats);
+    };
+    const auto [way, is_new] = is_ahead_faster_.try_emplace({part, threads}, false);
+    if (is_new) way->second = bench::is_ahead_faster(read);
+    return read(way->second) * static_cast<double>(bytes) / static_cast<double>(8 * part * threads);
   }
 
  private:
@@ -55,6 +61,7 @@ class SharedRead {
   struct Free {
     void operator()(std::uint64_t* buffer) const { std::free(buffer); }
   };
+  std::map<std::pair<Index, int>, bool> is_ahead_faster_;  ///< by part and threads
   std::unique_ptr<std::uint64_t, Free> buffer_;
   Index held_ = 0;
   bool large_ = false;

@@ -5,7 +5,9 @@ writes.
     python3 bench/peers/measure.py --library build/.../libtersekv_peers.so --out RESULTS.json
 """
 import argparse
+import contextlib
 import datetime
+import glob
 import json
 import os
 import platform
@@ -36,6 +38,7 @@ class Bench:
         self.plan = (cases.REHEARSAL if arguments.rehearse else
                      cases.QUICK if arguments.quick else cases.FULL)
         self.last_level = 1 << 18 if arguments.rehearse else last_level_cache()
+        self.free_memory = free_memory()
         self.library = native.Library(arguments.library)
         self.torch, self.why_no_torch = None, "left out by --peers"
         if "torch" in arguments.peers:
@@ -44,17 +47,24 @@ class Bench:
             self.torch.manual_seed(1)
 
 
-def last_level_cache():
+def last_level_cache(folder="/sys/devices/system/cpu/cpu0/cache"):
     """Bytes; 32 MiB where the system does not say."""
-    most = 32 << 20
-    folder = "/sys/devices/system/cpu/cpu0/cache"
-    try:
-        for index in os.listdir(folder):
-            with open(f"{folder}/{index}/size", encoding="ascii") as file:
-                most = max(most, int(file.read().strip().removesuffix("K")) << 10)
-    except (OSError, ValueError):
-        pass
-    return most
+    found = [32 << 20]
+    for size in glob.glob(f"{folder}/index*/size"):
+        with contextlib.suppress(OSError, ValueError):
+            with open(size, encoding="ascii") as file:
+                found.append(int(file.read().strip().removesuffix("K")) << 10)
+    return max(found)
+
+
+def free_memory():
+    """Bytes; 8 GiB where the system does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    return 8 << 30
 
 
 def processor():
@@ -134,9 +144,10 @@ def undisturbed(measure, attempts):
     return best
 
 
-def keep(results, found):
-    """Puts results where those of the same case were, or at the end."""
+def keep(results, found, origin):
+    """Puts results where those of the same case were, or at the end; `origin` says of what."""
     for result in found:
+        result.update(origin)
         names = [each["case"] for each in results]
         if result["case"] in names:
             results[names.index(result["case"])] = result
@@ -144,9 +155,10 @@ def keep(results, found):
             results.append(result)
 
 
-def run(work, report, save, attempts):
-    """Every case. One that fails does not stop the others; what there is is saved after each."""
-    start = time.monotonic()
+def run(work, report, save, attempts, origin):
+    """Every case; returns how many failed. One that does not stop the others, and what was measured of it
+    earlier no longer counts. What there is is saved after each."""
+    start, failed = time.monotonic(), 0
     for done, (section, name, measure) in enumerate(work, 1):
         begun = time.monotonic()
         try:
@@ -154,17 +166,20 @@ def run(work, report, save, attempts):
                 found = measure()
             else:
                 found = undisturbed(measure, attempts)
-            keep(report[section], found if isinstance(found, list) else [found])
+            keep(report[section], found if isinstance(found, list) else [found], origin)
             verdict = "ok"
         except Exception as error:  # whatever it is: the others go on
             reason = f"{type(error).__name__}: {error}"
             report["failed"].append({"section": section, "case": name, "reason": reason})
+            report[section] = [each for each in report[section] if each["case"] != name]
+            failed += 1
             verdict = "FAILED " + reason
         save()
         now = time.monotonic()
         left = (now - start) / done * (len(work) - done)
         print(f"[{done}/{len(work)}, about {left:.0f} s left] {section} {name}: {verdict}, "
               f"{now - begun:.1f} s", file=sys.stderr, flush=True)
+    return failed
 
 
 def words(text):
@@ -219,10 +234,11 @@ def main():
         with open(arguments.out + ".part", "w", encoding="utf-8") as file:
             json.dump(report, file, indent=1)
         os.replace(arguments.out + ".part", arguments.out)
-    run(work_of(bench, arguments), report, save, 1 if arguments.rehearse else ATTEMPTS)
+    origin = {"revision": report["device"]["versions"]["TerseKV"], "quick": arguments.quick}
+    failed = run(work_of(bench, arguments), report, save, 1 if arguments.rehearse else ATTEMPTS, origin)
     report["device"]["load_at_end"] = os.getloadavg()[0]
     save()
-    return 1 if report["failed"] else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ _SIGNATURES = {
     "attend": (D, (P, I, INT, P, P)),
     "similarity": (D, (P, I, P)),
     "prompt": (D, (P, I, I)),
+    "prompt_difference": (D, (P,)),
     "steps": (INT, (P, I, P)),
     "extends": (INT, (P, I, P)),
     "pairs": (INT, (P, I, P)),
@@ -152,6 +153,9 @@ class Caches:
 
     def prompt(self, queries, calls):
         return self.call("prompt", queries, calls)
+
+    def prompt_difference(self):
+        return self.call("prompt_difference")
 
     def steps(self, calls):
         """Seconds of [append, attend, observe, compress], all calls together."""

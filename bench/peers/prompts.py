@@ -25,7 +25,7 @@ def measure(bench, case):
     queries = bench.plan.queries
     with bench.library.caches("full", case, 1, case.entries - queries) as caches:
         caches.prompt(queries, 1)
-        error = torch_peer.verify("ours", caches.difference(), OURS_TOLERANCE)
+        error = torch_peer.verify("ours", caches.prompt_difference(), OURS_TOLERANCE)
         contestants = {"ours": lambda calls: caches.prompt(queries, calls)}
         skipped = {}
         if bench.library.product_seconds(64, 1) is None:

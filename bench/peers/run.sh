@@ -61,7 +61,11 @@ peer() {
   step "$@" || say "$module could not be installed; it is left out"
 }
 
-[ -x "$python" ] || step python3 -m venv "$venv"
+if [ -z "$dry" ]; then
+  . cmake/deps.sh
+  tersekv_require build
+fi
+[ -x "$python" ] || step python3 -m venv "$venv" || { rm -rf "$venv"; exit 1; }
 if wants torch; then peer torch "$python" -m pip install torch numpy; fi
 if wants llama.cpp; then
   # Built from source for this processor. Where its code for AMX crashes (an illegal instruction under
@@ -75,7 +79,10 @@ llama.eval(llama.tokenize(b"Once upon a time"))' "$model" >/dev/null 2>&1; then
     step env CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON \
 -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON" \
       "$python" -m pip install --force-reinstall --no-cache-dir --no-deps \
-      --no-binary llama-cpp-python llama-cpp-python || say "llama.cpp is left out"
+      --no-binary llama-cpp-python llama-cpp-python || {
+      say "llama.cpp is left out"
+      peers=$(echo "$peers" | sed 's/llama\.cpp//')
+    }
   fi
 fi
 if wants openvino; then peer openvino_genai "$python" -m pip install openvino-genai; fi
@@ -99,7 +106,8 @@ if [ -n "$dry" ]; then
   echo "tables: $stem.md and plots from $stem.json"
   exit 0
 fi
-"$python" -B bench/peers/table.py "$stem.json" >"$stem.md.part"
+[ $status -ne 2 ] || exit 2  # it took nothing of what it was told
+"$python" -B bench/peers/table.py "$stem.json" >"$stem.md.part" || { rm -f "$stem.md.part"; exit 1; }
 mv "$stem.md.part" "$stem.md"
 "$python" -B bench/peers/plot.py "$stem.json" "$stem"
 sed -n '/^## Goals/,/^## Decode/p' "$stem.md" | sed '/^## Decode/d'

@@ -170,6 +170,17 @@ def per_second(samples, name):
     return None if us is None else 1e6 / us
 
 
+def origins(report):
+    """Where sections were not all measured at one revision: which were at which, and which are quick."""
+    at = {}
+    for section in SECTIONS:
+        for result in report[section]:
+            revision = str(result.get("revision")) + (", a few cases" if result.get("quick") else "")
+            at.setdefault(revision, {})[section] = True
+    if len(at) > 1:
+        print("- measured at: " + "; ".join(f"{revision}: {', '.join(of)}" for revision, of in at.items()))
+
+
 def main(path):
     report = load(path)
     device = report["device"]
@@ -182,6 +193,7 @@ def main(path):
     print(f"- load average: {text(device.get('load_at_start'))} at the start, "
           f"{text(device.get('load_at_end'))} at the end")
     print(f"- command: `{report['command']}`")
+    origins(report)
     if report.get("rehearsal"):
         print("- A REHEARSAL: the numbers mean nothing")
     print("\nMedians of samples taken in turns; ratios are medians of ratios within a round. How to read "

@@ -14,15 +14,19 @@ namespace tersekv::peers {
 /// at the clock takes, which is a good part of the shortest.
 class PolicySeconds {
  public:
-  /// Of `threads` threads, from now on.
-  void start(int threads) { of_thread_.assign(static_cast<std::size_t>(threads), Sum{}); }
-  /// Of the thread with the most, since `start`.
-  double stop() {
+  /// Of the one of `threads` threads with the most, during f().
+  template <class F>
+  double of(int threads, F&& f) {
+    const struct Stop {
+      std::vector<Sum>& sums;
+      ~Stop() { sums.clear(); }
+    } stop{of_thread_};
+    of_thread_.assign(static_cast<std::size_t>(threads), Sum{});
+    f();
     double most = 0;
     for (const Sum& sum : of_thread_) {
       most = std::max(most, sum.seconds - static_cast<double>(sum.parts) * of_nothing());
     }
-    of_thread_.clear();
     return most;
   }
   template <class F>

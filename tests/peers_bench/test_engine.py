@@ -5,7 +5,7 @@ import unittest
 from support import main
 
 import engine
-from contestants import EngineError
+from contestants import EngineError, Peer
 
 
 class Passages(unittest.TestCase):
@@ -32,6 +32,43 @@ class Passages(unittest.TestCase):
 
     def test_words_in_common(self):
         self.assertEqual(engine.words_in_common("a b c d", "a b x d"), 0.5)
+
+
+class Dying:
+    """A contestant that fails at what it is asked second."""
+
+    def __init__(self):
+        self.asked, self.closed = 0, False
+
+    def nll(self, *_):
+        self.asked += 1
+        if self.asked > 1:
+            raise EngineError("the process has ended")
+        return 3.0
+
+    def close(self):
+        self.closed = True
+
+
+class Fields(unittest.TestCase):
+    def test_who_fails_takes_no_more_part_and_the_others_go_on(self):
+        one, other = Dying(), Dying()
+        with engine.Field({"one": lambda: one, "other": lambda: other}) as field:
+            self.assertEqual(field.ask("one", lambda each: each.nll()), 3.0)
+            self.assertIsNone(field.ask("one", lambda each: each.nll()))
+            self.assertEqual(list(field.running), ["other"])
+            self.assertEqual(field.skipped, {"one": "the process has ended"})
+            self.assertTrue(one.closed)
+            self.assertEqual(field.ask("other", lambda each: each.nll()), 3.0)
+        self.assertTrue(other.closed)
+
+    def test_a_process_that_has_ended_is_an_answer_of_its_own(self):
+        for length in (10, 600, 100_000):
+            peer = Peer("peer_process.py")  # which is none by itself, and ends at once
+            peer.process.wait(60)
+            with self.assertRaises(EngineError):
+                peer.ask(op="run", text="x" * length)
+            peer.close()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ class Goals(unittest.TestCase):
                 ({"attention": [attention(probe=89.0)]}, "bandwidth over what is read"),
                 ({"attention": [attention(level="L3", probe=60.0, peak=66.0)]},
                  "time over the roofline, in caches"),
+                ({"attention": [{**attention(level="L3", probe=60.0, peak=66.0), "fits": False}]},
+                 "time over the roofline, of more than the last level"),
                 ({"attention": [attention(heads=(8, 8), sdpa=99.0)]},
                  "SDPA over ours, a KV head per query head"),
                 ({"attention": [attention(sdpa=299.0)]},

@@ -132,6 +132,8 @@ class Library(unittest.TestCase):
         caches = self.caches("full", CASE, 1)
         self.assertGreater(caches.prompt(16, 2), 0)
         self.assertEqual(caches.length(), 86)
+        self.assertLess(caches.prompt_difference(), 2e-4)
+        self.assertGreater(caches.prompt_difference(), 0)
 
     def test_the_machine(self):
         for threads in (1, 2):

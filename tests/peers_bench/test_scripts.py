@@ -6,6 +6,8 @@ import sys
 import unittest
 
 from support import FolderTest, PEERS, main, rehearsal, run
+import cases
+import measure
 
 
 class Options(FolderTest):
@@ -77,10 +79,57 @@ class Measure(FolderTest):
         self.assertEqual([r["case"] for r in after], [r["case"] for r in before])
         self.assertEqual([a == b for a, b in zip(after, before)], [True, True, True, False])
 
+    def test_what_fails_now_no_longer_counts(self):
+        report = {"prompts": [{"case": "a"}, {"case": "b"}], "failed": []}
+
+        def fail():
+            raise RuntimeError("no")
+        failed = measure.run([("prompts", "a", fail), ("prompts", "c", lambda: {"case": "c"})], report,
+                             lambda: None, 1, {"revision": "r"})
+        self.assertEqual(failed, 1)
+        self.assertEqual([each["case"] for each in report["prompts"]], ["b", "c"])
+        self.assertEqual(report["prompts"][1]["revision"], "r")
+        self.assertEqual(report["failed"][0]["case"], "a")
+
+    def test_results_say_of_which_revision_they_are(self):
+        self.assertEqual(self.measure("--only", "prompts").returncode, 0)
+        found = self.read()
+        self.assertEqual({r["revision"] for r in found["prompts"]}, {found["device"]["versions"]["TerseKV"]})
+        found["prompts"][0]["revision"] = "another"
+        with open(self.path("r.json"), "w", encoding="utf-8") as file:
+            json.dump(found, file)
+        table = run(sys.executable, "-B", f"{PEERS}/table.py", self.path("r.json")).stdout
+        self.assertRegex(table, "measured at: another: prompts; ")
+
     def test_bad_sections_are_refused(self):
         done = self.measure("--only", "nonsense")
         self.assertEqual(done.returncode, 2)
         self.assertIn("expected some of", done.stderr)
+
+
+class Machine(FolderTest):
+    def test_the_last_level_is_the_largest_cache(self):
+        for index, size in (("index0", "32K"), ("index3", "491520K"), ("index2", "nonsense")):
+            os.mkdir(self.path(index))
+            with open(self.path(f"{index}/size"), "w", encoding="ascii") as file:
+                file.write(size + "\n")
+        with open(self.path("uevent"), "w", encoding="ascii"):  # no folder, as there is one beside them
+            pass
+        self.assertEqual(measure.last_level_cache(self.folder), 480 << 20)
+        self.assertEqual(measure.last_level_cache(self.path("nowhere")), 32 << 20)
+
+    def test_what_is_to_come_from_memory_is_several_times_that(self):
+        plan, gib = cases.FULL, 1 << 30
+        for case in cases.attention_cases(plan, ("float32", "int8"), (1,)):
+            copies, fewer = cases.copies_beyond(plan, case, 480 << 20, 24 * gib)
+            self.assertIsNone(fewer)
+            if plan.levels[case.entries] == "memory":
+                self.assertGreaterEqual(copies * case.kv_bytes(), 4 * (480 << 20))
+                few, why = cases.copies_beyond(plan, case, 480 << 20, 4 * gib)
+                self.assertLessEqual(few * case.kv_bytes(), max(gib // 2, case.kv_bytes()))
+                self.assertRegex(why, f"memory for {few} of {copies} copies")
+            else:
+                self.assertEqual(copies, 1)
 
 
 if __name__ == "__main__":
