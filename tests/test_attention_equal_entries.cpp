@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "given_weights.hpp"
+#include "support/compare.hpp"
 #include "tersekv/kv_cache.hpp"
 #include "tersekv/policies/full.hpp"
 
@@ -28,8 +29,10 @@ TEST_CASE("attention over many equal entries is exact enough for every page size
       std::vector<float> out(static_cast<std::size_t>(q_heads));
       cache.attend(0, tersekv::nhd_view(zeros.data(), 1, q_heads, 1),
                    tersekv::nhd_view(out.data(), 1, q_heads, 1));
-      for (const float x : out)
+      for (const float x : out) {
+        REQUIRE(support::is_finite(x));
         worst = std::max(worst, std::abs(static_cast<double>(x) / double{value} - 1));
+      }
     }
     CAPTURE(page);
     CHECK(worst < 8e-6);

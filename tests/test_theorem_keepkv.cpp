@@ -101,7 +101,10 @@ double largest_change(const PolicyType& policy, std::uint64_t seed, double& larg
     cache.compress(0);
     CHECK(cache.length(0, 0) == 14);
     cache.attend(0, q, tersekv::nhd_view(after.data(), 1, 1, kDim), {.lse = &lse_after});
+    REQUIRE(support::is_finite(lse_before));
+    REQUIRE(support::is_finite(lse_after));
     for (std::size_t j = 0; j < before.size(); ++j) {
+      REQUIRE(support::is_finite(after[j]));
       largest = std::max(largest, std::fabs(static_cast<double>(after[j]) - before[j]));
     }
     largest = std::max(largest, std::fabs(static_cast<double>(lse_after) - lse_before));
@@ -204,6 +207,27 @@ TEST_CASE("scale divides by any mean logit but one a millionth of tau") {
     const double want = mean * tau / (share * l_e + (1 - share) * l_c);
     CAPTURE(logit, want);
     CHECK(close_all(head.key(0), std::vector<double>{want, 0}, 2e-2, 0));
+  }
+}
+
+TEST_CASE("scale takes the plain mean up to a mean logit of a millionth") {
+  // Log-scores of +-s and a little more for both: small enough for floats to tell such means apart.
+  const std::vector<float> query{0, 1}, e{2, 0}, c{6, 0}, value{1, 1};
+  const double s = 0.01, share = std::exp(s) / (std::exp(s) + std::exp(-s));
+  for (const double logit : {0.4e-6, -0.4e-6, 3e-6, -3e-6}) {
+    ZipHead head(KeyRule::scale, 2, 1.0f);
+    head.push(e.data(), value.data(), 1);
+    head.push(c.data(), value.data(), 1);
+    const double more = logit - (2 * share - 1) * s;
+    const std::vector<float> scores{static_cast<float>(s + more), static_cast<float>(-s + more)};
+    head.predict(query.data(), scores.data());
+    head.merge(0, 1);
+    CAPTURE(logit, head.key(0)[0]);
+    if (std::fabs(logit) < 1e-6) {
+      CHECK(close_all(head.key(0), std::vector<float>{4, 0}, 1e-5, 0));
+    } else {  // some 60 times as much, of either sign
+      CHECK(std::fabs(head.key(0)[0]) > 20.0f);
+    }
   }
 }
 

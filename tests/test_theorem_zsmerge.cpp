@@ -70,6 +70,7 @@ float smallest_ratio(std::uint64_t seed, float alpha, float& largest_lse_gain) {
     extend(full, data, tokens, dim);
   }
   float smallest = 1e30f;
+  int compared = 0;
   for (int later = 0; later < 20; ++later) {
     const auto query = random.normals(dim, random.uniform(0, 8));
     const Row want = attend(full, query.data()), got = attend(compressed, query.data());
@@ -77,10 +78,16 @@ float smallest_ratio(std::uint64_t seed, float alpha, float& largest_lse_gain) {
     for (Index i = head.state().pinned; i < head.length(); ++i) {
       const float exact = want.attention[static_cast<std::size_t>(head.position(i))];
       if (exact < 1e-30f) continue;  // clamped
-      smallest = std::min(smallest, got.attention[static_cast<std::size_t>(i)] / exact);
+      const float ratio = got.attention[static_cast<std::size_t>(i)] / exact;
+      REQUIRE(support::is_finite(ratio));
+      smallest = std::min(smallest, ratio);
+      ++compared;
     }
+    REQUIRE(support::is_finite(got.lse));
+    REQUIRE(support::is_finite(want.lse));
     largest_lse_gain = std::max(largest_lse_gain, got.lse - want.lse);
   }
+  REQUIRE(compared > 0);
   return smallest;
 }
 

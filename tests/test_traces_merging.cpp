@@ -32,14 +32,16 @@ TEST_CASE("ZSMerge agrees with its reference for other decays, alphas and window
   agree<float>(zsmerge(tersekv::kAuto, 2, 0.5f, alpha, window), 11000, 0.7);
 }
 
-TEST_CASE("ZSMerge agrees with its reference in half precision") {
-  agree<tersekv::Half>(zsmerge(tersekv::kAuto, 2, 0.98f, 1.0f, 8), 12000, 0.1);
+TEMPLATE_TEST_CASE("ZSMerge agrees with its reference in 16 bits", "", tersekv::Half,
+                   tersekv::BFloat16) {
+  agree<TestType>(zsmerge(tersekv::kAuto, 2, 0.98f, 1.0f, 8), 12000, 0.3);
 }
 
 TEST_CASE("WeightedKV agrees with its reference") {
   agree<float>(weightedkv(GENERATE(0, 4)), 13000, 0.8);
 }
 
-TEST_CASE("WeightedKV agrees with its reference in half precision") {
-  agree<tersekv::Half>(weightedkv(4), 14000, 0.1);
+TEMPLATE_TEST_CASE("WeightedKV agrees with its reference in 16 bits", "", tersekv::Half,
+                   tersekv::BFloat16) {
+  agree<TestType>(weightedkv(4), 14000, 0.3);
 }

@@ -17,7 +17,9 @@
 namespace trace {
 
 inline Setup<tersekv::Full> full() {
-  return {tersekv::Full{}, 1, [](Index) { return std::make_shared<reference::Full>(); }};
+  return {.policy = tersekv::Full{},
+          .reference = [](Index) { return std::make_shared<reference::Full>(); },
+          .evicts = false};
 }
 
 inline Setup<tersekv::StreamingLLM> streaming_llm(Index sinks) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <catch2/catch_test_macros.hpp>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "quant.hpp"
+#include "support/compare.hpp"
 #include "support/random.hpp"
 #include "tersekv/element.hpp"
 
@@ -137,6 +139,7 @@ inline Judgement judge(const Weight& weight, const Floats& x, const Floats& y) {
         variance += w * w * step * step / 12;
       }
     }
+    REQUIRE(support::is_finite(y[static_cast<std::size_t>(row)]));
     const double error = y[static_cast<std::size_t>(row)] - exact;
     judgement.worst = std::max(judgement.worst, std::abs(error) / (bound + 1e-5 * magnitude));
     judgement.variance += error * error / variance / static_cast<double>(tensor.rows);

@@ -7,6 +7,7 @@
 
 #include "quant.hpp"
 #include "quant_reference.hpp"
+#include "support/compare.hpp"
 #include "support/random.hpp"
 #include "tersekv/element.hpp"
 
@@ -27,6 +28,7 @@ double float_error(const Weight& weight, const Floats& x, const Floats& y) {
       exact += weight.at(row, i) * x[static_cast<std::size_t>(i)];
       magnitude += std::abs(weight.at(row, i) * x[static_cast<std::size_t>(i)]);
     }
+    REQUIRE(support::is_finite(y[static_cast<std::size_t>(row)]));
     const double unit = 64 * 0x1p-24 * magnitude;
     worst = std::max(worst, std::abs(y[static_cast<std::size_t>(row)] - exact) / unit);
   }
