@@ -21,7 +21,7 @@ inline void require_device() { on_device::require_device(); }
 /// Of the head_dims that a trace picks from; and one in so many traces is run, as kernels on the
 /// host are slow, and so are the sanitizers.
 inline const std::vector<tersekv::Index> kTraceDims{8, 16, 32};
-inline constexpr int kOneTraceIn = 100;
+inline constexpr int kOneTraceIn = 25;
 inline constexpr tersekv::Index kTracePage = 64;
 inline constexpr double kTraceSlack = 2;
 #else

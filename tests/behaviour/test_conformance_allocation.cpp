@@ -63,15 +63,18 @@ constexpr Index kWarmUp = 80, kSteps = 200;
 TEST_CASE("conformance: at its budget a cache decodes without an allocation") {
   FOR_EACH_POLICY(policy) {
     if (!policy.is_bounded()) continue;
-    CountingResource resource;
-    support::Random random(61);
-    const CacheConfig config = small_config(policy);
-    Tokens tokens(random, config, kWarmUp + kSteps);
-    const auto cache = policy.make(config, {.resource = &resource});
-    extend(*cache, tokens.chunk(0, kWarmUp - 10));
-    feed(*cache, tokens, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
-    CHECK(allocations_of(resource, kSteps,
-                         [&](Index i) { extend(*cache, tokens.chunk(kWarmUp + i, 1)); }) == 0);
+    for (const Storage storage : kStorages) {
+      CAPTURE(static_cast<int>(storage));
+      CountingResource resource;
+      support::Random random(61);
+      const CacheConfig config = small_config(policy);
+      Tokens tokens(random, config, kWarmUp + kSteps);
+      const auto cache = policy.make(config, {.storage = storage, .resource = &resource});
+      extend(*cache, tokens.chunk(0, kWarmUp - 10));
+      feed(*cache, tokens, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+      CHECK(allocations_of(resource, kSteps,
+                           [&](Index i) { extend(*cache, tokens.chunk(kWarmUp + i, 1)); }) == 0);
+    }
   }
 }
 

@@ -170,6 +170,37 @@ TEST_CASE("conformance: whichever allocation fails, the cache is as it was") {
   }
 }
 
+TEST_CASE("conformance: whichever allocation fails, no head has half of an append") {
+  FOR_EACH_POLICY(policy) {
+    bool done = false;
+    Index failures = 0;
+    for (Index successes = 0; !done; ++successes) {
+      CAPTURE(successes);
+      REQUIRE(successes < 100);
+      CountingResource resource;
+      {
+        Twins twins(policy, {.resource = &resource});
+        twins.one->pool().trim();
+        Tokens tokens(twins.random, twins.config, 40);
+        const Index lent = twins.one->pool().pages() - twins.one->pool().idle_pages();
+        resource.fail_after(successes);
+        try {
+          twins.one->append(0, tokens.all());
+          done = true;
+          twins.other->append(0, tokens.all());
+        } catch (const std::bad_alloc&) {
+          ++failures;
+          CHECK(twins.one->pool().pages() - twins.one->pool().idle_pages() == lent);
+        }
+        resource.fail_after(CountingResource::kNever);
+        twins.check_still_equal();
+      }
+      CHECK(resource.bytes() == 0);
+    }
+    CHECK(failures > 3);
+  }
+}
+
 TEST_CASE("conformance: whichever allocation fails, making and cloning a cache leak nothing") {
   FOR_EACH_POLICY(policy) {
     CountingResource resource;

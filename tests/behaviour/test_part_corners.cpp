@@ -94,6 +94,45 @@ TEST_CASE("below a threshold the lowest score leaves first, then the lower posit
   }
 }
 
+TEST_CASE("a score below 0 counts as 0 for its right neighbour") {
+  BelowThreshold selector;
+  selector.threshold = 0;
+  selector.protection = {.sinks = 0, .recent = 1};
+  using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
+  struct Case {
+    float victim, neighbour, want;
+  };
+  // (0 * 10 + 2 * 20) / 2, and the plain mean of a victim and a neighbour of 0 each.
+  for (const Case& c : {Case{-3, 2, 20}, Case{-3, 0, 15}}) {
+    KVCache<Merging> cache(one_head(1, 8), Merging({}, selector));
+    Rows rows(3, 1, 1);
+    rows.v = {10, 20, 30};
+    rows.scores = {c.victim, c.neighbour, 5};
+    cache.extend(rows.chunk(0, 3));
+    CAPTURE(c.victim, c.neighbour);
+    REQUIRE(positions(cache) == std::vector<Index>{1, 2});
+    CHECK(cache.entries(0, 0)[0].value[0] == c.want);
+    CHECK(cache.counts(0, 0).merges == 1);
+  }
+}
+
+TEST_CASE("a victim with nobody to its right is lost") {
+  BelowThreshold selector;
+  selector.threshold = 0;
+  selector.protection = {.sinks = 0, .recent = 0};
+  using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
+  KVCache<Merging> cache(one_head(1, 8), Merging({}, selector));
+  Rows rows(3, 1, 1);
+  rows.v = {10, 20, 30};
+  rows.scores = {1, 2, -1};
+  cache.extend(rows.chunk(0, 3));
+  CHECK(positions(cache) == std::vector<Index>{0, 1});
+  CHECK(cache.entries(0, 0)[0].value[0] == 10);
+  CHECK(cache.entries(0, 0)[1].value[0] == 20);
+  CHECK(cache.counts(0, 0).evictions == 1);
+  CHECK(cache.counts(0, 0).merges == 0);
+}
+
 TEST_CASE("SnapKV takes no run of single tokens for a prompt") {
   const SnapKVOptions options{.window = 4, .kernel = 3};
   Rows rows(60, 8, 2);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -73,6 +76,24 @@ TEST_CASE("every golden case is checked or listed with the reason why not", "[re
   for (const auto& [prefix, count] : uses) {
     INFO(prefix);
     CHECK(count > 0);
+  }
+}
+
+TEST_CASE("every golden case that counts as checked is named by the tests of both", "[golden]") {
+  const std::filesystem::path tests = std::filesystem::path(TERSEKV_SOURCE_DIR) / "tests";
+  const auto names = [](const std::filesystem::path& file, const std::string& name) {
+    std::ifstream stream(file);
+    const std::string text((std::istreambuf_iterator<char>(stream)), {});
+    return text.find('"' + name) != std::string::npos;
+  };
+  for (const auto& [name, file] : kChecked) {
+    CAPTURE(name, file);
+    CHECK(names(tests / "reference" / file, name));
+    int of_library = 0;
+    for (const auto& each : std::filesystem::directory_iterator(tests)) {
+      of_library += each.is_regular_file() && names(each.path(), name) ? 1 : 0;
+    }
+    CHECK(of_library > 0);
   }
 }
 

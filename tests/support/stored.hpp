@@ -8,18 +8,22 @@
 #include <vector>
 
 #include "tersekv/element.hpp"
-#include "tersekv/int8.hpp"
 
 namespace support {
 
-/// Replaces every `dim` numbers of `rows`, a key or a value each, by what is stored of them.
+/// Replaces every `dim` numbers of `rows`, a key or a value each, by what is stored of them. (Bytes
+/// by the definition, not by the library's own rounding.)
 template <class Codec>
 void round_as_stored(std::vector<float>& rows, std::int64_t dim) {
   if constexpr (tersekv::Codec<Codec>::scaled) {
     for (auto row = rows.begin(); row != rows.end(); row += dim) {
-      const float scale = tersekv::to_int8(
-          &*row, dim, [&](std::int64_t j, tersekv::Int8 x) { row[j] = tersekv::to_float(x); });
-      std::for_each(row, row + dim, [&](float& x) { x *= scale; });
+      float most = 0;
+      std::for_each(row, row + dim, [&](float x) { most = std::max(most, std::fabs(x)); });
+      if (most == 0) continue;
+      const float scale = most / 127.0f;
+      std::for_each(row, row + dim, [&](float& x) {
+        x = static_cast<float>(std::lround(static_cast<double>(x) * 127 / most)) * scale;
+      });
     }
   } else {
     for (float& x : rows) x = tersekv::to_float(tersekv::from_float<Codec>(x));

@@ -161,7 +161,18 @@ class ThreadTeam {
 
   template <class Head, class F>
   void for_each_square(const Head& head, Index first, Index count, F&& f) const {
-    once([&] { tersekv::SerialTeam().for_each_square(head, first, count, f); });
+    // Each lane its own slots, so that an f which reads what another slot's writes is a race.
+    std::vector<float> key(static_cast<std::size_t>(head.head_dim())),
+        out(static_cast<std::size_t>(tersekv::padded_dim(first + count)));
+    for_each(count, [&](Index i) {
+      const Index slot = first + i;
+      for (Index j = 0; j < head.head_dim(); ++j) {
+        key[static_cast<std::size_t>(j)] = head.key(slot, j);
+      }
+      const Index block = slot & -tersekv::simd::kMostLanes;
+      tersekv::few_key_products(head, block, key.data(), 1.0f, out.data());
+      f(slot, out[static_cast<std::size_t>(slot)]);
+    });
   }
 
  private:
