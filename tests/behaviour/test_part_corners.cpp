@@ -116,6 +116,25 @@ TEST_CASE("a score below 0 counts as 0 for its right neighbour") {
   }
 }
 
+TEST_CASE("a right neighbour may be in the first slot") {
+  BelowThreshold selector;
+  selector.threshold = 2;
+  selector.protection = {.sinks = 0, .recent = 2};
+  using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
+  KVCache<Merging> cache(one_head(1, 8), Merging({}, selector));
+  Rows rows(4, 1, 1);
+  rows.v = {10, 20, 60, 0};
+  rows.scores = {0.5f, 1, 3, 3};
+  cache.extend(rows.chunk(0, 3));  // the first token leaves, and the last fills its slot
+  REQUIRE(cache.head(0, 0).position(0) == 2);
+  cache.extend(rows.chunk(3, 1));
+  CHECK(positions(cache) == std::vector<Index>{2, 3});
+  CHECK(cache.counts(0, 0).merges == 2);
+  CHECK(cache.counts(0, 0).evictions == 0);
+  const double second = (0.5 * 10 + 20) / 1.5;
+  CHECK(support::close(cache.entries(0, 0)[0].value[0], (second + 3 * 60) / 4, 1e-6, 0));
+}
+
 TEST_CASE("a victim with nobody to its right is lost") {
   BelowThreshold selector;
   selector.threshold = 0;
