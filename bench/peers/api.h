@@ -54,8 +54,8 @@ int tersekv_peers_query(void* set, float* q);
 /* A head of a copy: [length, head_dim], [length, head_dim] and [length], in storage order. */
 int tersekv_peers_export(void* set, int64_t copy, int64_t kv_head, float* k, float* v,
                          float* weights);
-/* Over one KV head's query heads, the largest of: how far a copy's attention is from a double loop's,
- * without attention per entry and with it; and how far from 1 a query head that adds up to. */
+/* Over one KV head's query heads, the largest of: how far a copy's attention is from a double
+ * loop's, without attention per entry and with it; how far from 1 a query head that adds up to. */
 double tersekv_peers_difference(void* set, int64_t copy);
 
 /* `calls` attentions, round the copies. with_rows != 0: group-reduced attention per entry is
