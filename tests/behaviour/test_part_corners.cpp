@@ -47,6 +47,8 @@ std::vector<Index> positions(const Cache& cache) {
   return result;
 }
 
+using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
+
 TEST_CASE("a cache that was never filled can be compressed, whatever the parts") {
   BelowThreshold below;
   below.protection.recent = 0;
@@ -68,7 +70,6 @@ TEST_CASE("below a threshold the lowest score leaves first, then the lower posit
   BelowThreshold below;
   below.threshold = 4;
   below.protection = {.sinks = 1, .recent = 1};
-  using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
   struct Case {
     float score_1, score_2;
     double want;
@@ -94,17 +95,20 @@ TEST_CASE("below a threshold the lowest score leaves first, then the lower posit
   }
 }
 
-TEST_CASE("a score below 0 counts as 0 for its right neighbour") {
+KVCache<Merging> merging(float threshold, Index recent) {
   BelowThreshold selector;
-  selector.threshold = 0;
-  selector.protection = {.sinks = 0, .recent = 1};
-  using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
+  selector.threshold = threshold;
+  selector.protection = {.sinks = 0, .recent = recent};
+  return KVCache<Merging>(one_head(1, 8), Merging({}, selector));
+}
+
+TEST_CASE("a score below 0 counts as 0 for its right neighbour") {
   struct Case {
     float victim, neighbour, want;
   };
   // (0 * 10 + 2 * 20) / 2, and the plain mean of a victim and a neighbour of 0 each.
   for (const Case& c : {Case{-3, 2, 20}, Case{-3, 0, 15}}) {
-    KVCache<Merging> cache(one_head(1, 8), Merging({}, selector));
+    KVCache<Merging> cache = merging(0, 1);
     Rows rows(3, 1, 1);
     rows.v = {10, 20, 30};
     rows.scores = {c.victim, c.neighbour, 5};
@@ -117,11 +121,7 @@ TEST_CASE("a score below 0 counts as 0 for its right neighbour") {
 }
 
 TEST_CASE("a right neighbour may be in the first slot") {
-  BelowThreshold selector;
-  selector.threshold = 2;
-  selector.protection = {.sinks = 0, .recent = 2};
-  using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
-  KVCache<Merging> cache(one_head(1, 8), Merging({}, selector));
+  KVCache<Merging> cache = merging(2, 2);
   Rows rows(4, 1, 1);
   rows.v = {10, 20, 60, 0};
   rows.scores = {0.5f, 1, 3, 3};
@@ -136,11 +136,7 @@ TEST_CASE("a right neighbour may be in the first slot") {
 }
 
 TEST_CASE("a victim with nobody to its right is lost") {
-  BelowThreshold selector;
-  selector.threshold = 0;
-  selector.protection = {.sinks = 0, .recent = 0};
-  using Merging = Policy<TokenScore, BelowThreshold, RightNeighbour>;
-  KVCache<Merging> cache(one_head(1, 8), Merging({}, selector));
+  KVCache<Merging> cache = merging(0, 0);
   Rows rows(3, 1, 1);
   rows.v = {10, 20, 30};
   rows.scores = {1, 2, -1};
