@@ -282,15 +282,14 @@ class AttentionPass {
       ValueRun<Value> runs[std::size_t{kSection / simd::kMostLanes}];
       Index count = 0;
       for (Index at = start; at < stop; at += block_) {
-        const Index end = std::min(at + block_, stop);
+        const Value* here = values_at(at);
+        const Index entries = std::min(block_, stop - at);
         const Ahead<Value> ahead = with_values(at, after_values(at, stop));
-        for (Index i = at; i < end; i += value_order_.at_once) {
-          const Index read = (i - at) * dim_ * Index{sizeof(Value)};
-          const Value* later =
-              row_later(values_at(at), ahead.rows, end - at, dim_, i - at + value_order_.lead);
-          runs[count++] = {values_at(i),
-                           {later, ahead.lines.after(read)},
-                           std::min(value_order_.at_once, end - i)};
+        for (Index i = 0; i < entries; i += value_order_.at_once) {
+          const Value* later = row_later(here, ahead.rows, entries, dim_, i + value_order_.lead);
+          runs[count++] = {here + i * dim_,
+                           {later, ahead.lines.after(i * dim_ * Index{sizeof(Value)})},
+                           std::min(value_order_.at_once, entries - i)};
         }
       }
       value_tile(runs, count, from_memory_, dim_, row_of(blind, start), rows_ - blind, tile_,

@@ -158,11 +158,12 @@ const T* row_later(const T* rows, const T* ahead, Index count, Index row_size, I
 }
 
 /// Of a block of a page's logits: Rows query rows against Vectors * kLanes entries. What is read
-/// `lead` dimensions later may be asked for: of these keys, or then from `ahead` on.
+/// `lead` dimensions later may be asked for: of these keys, or then from `ahead` on. Never inlined:
+/// with several blocks in a function g++ keeps the pointers of some loops in vector registers.
 template <int Rows, int Vectors, simd::Ask ask, class Key>
-inline void key_block(const Key* keys, const Ahead<Key>& ahead, Index lead, Index page_size,
-                      Index head_dim, const float* rows, Index row_stride, float scale, float* out,
-                      Index out_stride) {
+[[gnu::noinline]] void key_block(const Key* keys, const Ahead<Key>& ahead, Index lead,
+                                 Index page_size, Index head_dim, const float* rows,
+                                 Index row_stride, float scale, float* out, Index out_stride) {
   for (Index start = 0; start < head_dim; start += kKeyRun) {
     const Index end = std::min(start + kKeyRun, head_dim);
     const Index asked_before = start * Ahead<Key>::template kLines<Vectors> * AskedLines::kLine;

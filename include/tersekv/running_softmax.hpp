@@ -69,7 +69,11 @@ class RunningSoftmax {
     TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
       float* row = logits + k * stride;
       // The vectors' tail repeats a live logit: it raises no power and overflows nothing.
-      for (Index i = visible; i < padded; ++i) row[i] = row[0];
+      for (Index i = padded; i > visible;) {
+        i -= simd::kLanes;
+        const simd::Floats live = simd::load(row + i);
+        simd::store(row + i, simd::first_lanes(live, visible - i, simd::broadcast(row[0])));
+      }
       highest[k] = simd::broadcast(row[0] + (weighted ? weights.powers[0] : 0.0f));
     }
     for (Index i = 0; i < padded; i += simd::kLanes) {
@@ -132,11 +136,15 @@ class RunningSoftmax {
     }
     TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
       float* row = logits + k * stride;
-      if (whole < visible) {
-        simd::store(row + whole, exponential<kind>(row + whole, power[k], whole, weights));
+      Index i = whole;
+      if (i < visible) {
+        const simd::Floats e = exponential<kind>(row + i, power[k], i, weights);
+        const simd::Floats live = simd::first_lanes(e, visible - i, simd::Floats{});
+        simd::store(row + i, live);
+        part[k] += live;
+        i += simd::kLanes;
       }
-      std::fill(row + visible, row + padded_dim(entries), 0.0f);
-      if (whole < visible) part[k] += simd::load(row + whole);
+      for (; i < padded_dim(entries); i += simd::kLanes) simd::store(row + i, simd::Floats{});
       simd::store(part_ + 16 * (r + k), part[k]);
     }
   }
