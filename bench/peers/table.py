@@ -157,12 +157,24 @@ def engine(results):
             rows(["contestant", "same words"],
                  [[n, percent(share)] for n, share in result["agreement"].items()])
         if result["kind"] == "verified" and result["errors"]:
-            print("Likelihood of a text, relative to ours: " + "; ".join(f"{n} off by {text(error)}" for n, error in
-                                                result["errors"].items()) + ".\n")
-            if result["wrong"]:
-                print(f"NOT the same model, by that: {', '.join(result['wrong'])}. Their speed is of "
-                      "what they make of the file.\n")
+            print(likelihoods(result))
     markdown_tables.skips([r for r in results if r["kind"] in ("decode", "prompt")])
+
+
+def likelihoods(result):
+    """What the check that all run the same model came to."""
+    checked = {name: error for name, error in result["errors"].items() if error is not None}
+    unchecked = [name for name in result["errors"] if name not in checked]
+    said = ""
+    if checked:
+        said += ("Likelihood of a text, relative to ours: "
+                 + "; ".join(f"{name} off by {text(error)}" for name, error in checked.items()) + ".\n")
+    if result["wrong"]:
+        said += (f"\nNOT the same model, by that: {', '.join(result['wrong'])}. Their speed is of what they make "
+                 "of the file.\n")
+    if unchecked:
+        said += f"\nNOT checked, as they failed at that text: {', '.join(unchecked)}.\n"
+    return said
 
 
 def per_second(samples, name):

@@ -41,6 +41,22 @@ class Table(TableTest):
             "| decode at 7900 | 2 | - | - | - | - | - | - |"])
         self.assertIn("| openvino_evicting | 50.0 % |", text)
 
+    def test_who_runs_another_model_and_who_was_not_checked(self):
+        def lines(errors, wrong):
+            verified = {"case": "the same model", "kind": "verified", "errors": errors, "wrong": wrong,
+                        "skipped": {}, "samples_us": {}}
+            return [line for line in self.markdown(report(engine=[verified])).splitlines()
+                    if line.startswith(("Likelihood", "NOT"))]
+
+        self.assertEqual(lines({"one": 0.001, "other": 0.5, "failing": None}, ["other"]), [
+            "Likelihood of a text, relative to ours: one off by 0.001; other off by 0.5.",
+            "NOT the same model, by that: other. Their speed is of what they make of the file.",
+            "NOT checked, as they failed at that text: failing."])
+        self.assertEqual(lines({"failing": None}, []),
+                         ["NOT checked, as they failed at that text: failing."])
+        self.assertEqual(lines({"one": 0.001}, []),
+                         ["Likelihood of a text, relative to ours: one off by 0.001."])
+
     def test_missed_goals_are_named(self):
         text = self.markdown(report(attention=[attention("good"), attention("slow", probe=60.0)]))
         self.assertEqual(self.row(text, "bandwidth over what is read"),
