@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, in one call of at most ten minutes and without a network: builds for the
-# card at hand, runs the GPU tests, compute-sanitizer on a few of them, and the benchmarks. A stage that
-# fails does not stop the next ones; the summary says which did, and the status is then not 0.
+# card at hand, runs the GPU tests, compute-sanitizer on a few of them, the examples, and the benchmarks.
+# A stage that fails does not stop the next ones; the summary says which did, and the status is then not 0.
 set -eu
 usage() {
   cat <<'END'
@@ -145,6 +145,7 @@ for tool in memcheck racecheck; do
   stage $tool 120 170 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 9 \
     "$(built tersekv_gpu_tests)" '[small]'
 done
+stage examples 120 170 sh bench/gpu/examples.sh "${nvcc:-nvcc}" "$capability" "$build"
 
 # A case that has begun goes on for some seconds, and the tables need a moment.
 seconds=$(($(left) - 40))

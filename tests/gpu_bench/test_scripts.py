@@ -8,7 +8,7 @@ import tarfile
 
 from support import FolderTest, GPU, ROOT, main, run
 
-STAGES = ["configure", "build", "tests", "memcheck", "racecheck", "benchmarks"]
+STAGES = ["configure", "build", "tests", "memcheck", "racecheck", "examples", "benchmarks"]
 
 
 class RunTest(FolderTest):
@@ -103,7 +103,7 @@ class Stages(RunTest):
         self.tools = self.fake_tools()
         self.tool("cmake", "exit 0")
         self.tool("ctest", "exit 0")
-        self.tool("nvcc", "exit 0")
+        self.compiler_of_programs_that_return(0)
         self.tool("compute-sanitizer", "exit 0")
         # measure.py's part: a report without results.
         self.tool("python", f"""case $* in
@@ -112,6 +112,11 @@ class Stages(RunTest):
   printf '{{"format": 1, "date": "d", "command": "c", "device": {{}}, "versions": {{}}}}' >"$out" ;;
 *) exec {sys.executable} "$@" ;;
 esac""")
+
+    def compiler_of_programs_that_return(self, status):
+        self.tool("nvcc", f"""while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
+printf '#!/bin/sh\\nexit {status}\\n' >"$out"
+chmod +x "$out\"""")
 
     def whole(self, **env):
         done = run("sh", self.path("tree/bench/gpu/run.sh"), "--out", self.path("out"),
@@ -130,6 +135,13 @@ esac""")
         for stage in STAGES:
             self.assertIn(f"| {stage} | ok |", text)
         self.assertRegex(done.stdout, r"-gpu-h200\.md\n$")
+
+    def test_an_example_that_fails_is_a_failed_stage(self):
+        self.compiler_of_programs_that_return(3)
+        done, text = self.whole()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("| examples | FAILED(3) |", text)
+        self.assertIn("| benchmarks | ok |", text)
 
     def test_a_failed_stage_is_named_and_the_next_go_on(self):
         self.tool("ctest", "echo a test failed; exit 8")
