@@ -113,7 +113,8 @@ inline void byte_key_tile(const Int8* keys, const Ahead<Int8>& ahead, bool from_
 }
 
 /// shares[i] = row[i] * scales[i] for i < entries, with zeros up to `padded`, whole vectors;
-/// returns the largest. Both rows may be the same memory. None is negative.
+/// returns the largest. What is multiplied is read in whole vectors. Both rows may be the same
+/// memory. None is negative.
 inline float scaled_shares(const float* row, const float* scales, Index entries, Index padded,
                            float* shares) {
   simd::Floats most = {};
@@ -123,11 +124,14 @@ inline float scaled_shares(const float* row, const float* scales, Index entries,
     simd::store(shares + i, share);
     most = simd::max(most, share);
   }
-  if (i < padded) {  // scales of dead slots may be anything
-    for (Index j = i; j < entries; ++j) shares[j] = row[j] * scales[j];
-    std::fill(shares + entries, shares + padded, 0.0f);
-    for (; i < padded; i += simd::kLanes) most = simd::max(most, simd::load(shares + i));
+  if (i < entries) {  // scales of dead slots may be anything
+    const simd::Floats share = simd::load(row + i) * simd::load(scales + i);
+    const simd::Floats live = simd::first_lanes(share, entries - i, simd::Floats{});
+    simd::store(shares + i, live);
+    most = simd::max(most, live);
+    i += simd::kLanes;
   }
+  for (; i < padded; i += simd::kLanes) simd::store(shares + i, simd::Floats{});
   return simd::max(most);
 }
 
