@@ -15,7 +15,7 @@ using Cache = tersekv::KVCache<tersekv::ZSMerge, tersekv::Half>;
 // One query token against the first `visible` entries of a KV head. `out` is [group, head_dim],
 // `attention` [visible]: the softmax that the output used, compensation included, reduced over the
 // group as CacheConfig says. (head.key(slot, j), head.value(slot, j) read any storage, one number
-// at a time; what pages look like: PageLayout in tersekv/head_view.hpp.)
+// at a time; what pages look like: PageLayout in tersekv/page_layout.hpp.)
 void attend(const Cache& cache, Index kv_head, Index visible, const float* query, float* out,
             float* attention) {
   const auto head = cache.head(0, kv_head);

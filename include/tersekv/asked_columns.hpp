@@ -25,9 +25,9 @@ class AskedColumns : public Head {
     const Index bytes = 4 * this->page_size();
     if (columns_.weights && this->has_weights()) simd::ask<3>(this->weight_page(index), bytes);
     if (columns_.positions) simd::ask<3>(this->position_at(page), bytes);
-    if (columns_.first == columns_.last) return;
-    simd::ask<3>(this->statistic_at(columns_.first, page),
-                 bytes * (columns_.last - columns_.first));
+    for (Index c = columns_.first; c < columns_.last; ++c) {
+      simd::ask<3>(this->statistic_at(c, page), bytes);
+    }
   }
 
  private:

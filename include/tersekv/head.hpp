@@ -29,10 +29,10 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
  public:
   using View::head_dim;
 
-  TERSEKV_HD Head(std::byte* const* page_table, const PageLayout* page_layout,
-                  HeadState* head_state, const Shape* head_shape, float* policy_registers,
-                  const Scratch& worker_scratch)
-      : View(page_table, page_layout, head_state, head_shape, policy_registers),
+  TERSEKV_HD Head(std::byte* const* page_table, std::byte* const* column_table,
+                  const PageLayout* page_layout, HeadState* head_state, const Shape* head_shape,
+                  float* policy_registers, const Scratch& worker_scratch)
+      : View(page_table, column_table, page_layout, head_state, head_shape, policy_registers),
         scratch_(worker_scratch) {}
 
   TERSEKV_HD HeadState& state() const { return View::mutable_state(); }

@@ -36,8 +36,9 @@ double keep_ratio(const States& states) {
   return seen == 0 ? 1.0 : kept / seen;
 }
 
-/// The memory of a cache: for every (sequence, KV head) a state, a table of pages and the policy's
-/// registers. Heads grow and shrink on their own; pages come from and go back to a pool.
+/// The memory of a cache: for every (sequence, KV head) a state, tables of its pages' two parts and
+/// the policy's registers. Heads grow and shrink on their own; pages come from and go back to a
+/// pool.
 template <class KeyCodec, class ValueCodec>
 class HeadStore {
  public:
@@ -49,8 +50,10 @@ class HeadStore {
         pool_(shared == nullptr ? own_pool_.get() : shared),
         states_(static_cast<std::size_t>(heads), pool_->resource()),
         tables_(static_cast<std::size_t>(heads), pool_->resource()),
+        column_tables_(static_cast<std::size_t>(heads), pool_->resource()),
         registers_(static_cast<std::size_t>(heads * layout.registers), pool_->resource()) {
-    pool_->set_page_bytes(layout.page_bytes);
+    pool_->set_page_bytes(layout.page_bytes, layout.columns(), layout.column_bytes);
+    layout_ = layout.in_blocks_of(pool_->block_pages());
   }
   HeadStore(HeadStore&&) = default;
   HeadStore& operator=(HeadStore&&) = delete;
@@ -85,9 +88,10 @@ class HeadStore {
     if (table.size() >= pages) return;
     const auto run = static_cast<std::size_t>(pages_in_runs(head, entries));
     if (table.capacity() < run) table.reserve(std::max(run, 2 * table.capacity()));
-    while (table.size() < pages) table.push_back(pool_->take());
+    column_tables_[at(head)].reserve(table.capacity());
+    while (table.size() < pages) add_page(head);
     try {
-      while (table.size() < run) table.push_back(pool_->take());
+      while (table.size() < run) add_page(head);
     } catch (const std::bad_alloc&) {  // what is needed is there
     }
   }
@@ -99,6 +103,7 @@ class HeadStore {
     while (table.size() > pages) {
       pool_->give(table.back());
       table.pop_back();
+      column_tables_[at(head)].pop_back();
     }
   }
 
@@ -118,13 +123,18 @@ class HeadStore {
     shrink(head);
   }
 
-  /// Page `index` of the head, and its registers, for copies to and from elsewhere.
-  std::byte* page(Index head, Index index) { return tables_[at(head)][at(index)]; }
+  /// Page `index` of the head, its column `column`, and its registers, for copies to and from
+  /// elsewhere.
+  std::byte* page(Index head, Index index) const { return tables_[at(head)][at(index)]; }
+  std::byte* column(Index head, Index index, Index column) const {
+    return column_tables_[at(head)][at(index)] + column * layout_.column_stride;
+  }
   float* registers(Index head) { return registers_.data() + head * layout_.registers; }
 
   /// A reference to the head for the policy to work on.
   Head<KeyCodec, ValueCodec> head(Index head, const Shape& shape, const Scratch& scratch) {
     return {tables_[at(head)].data(),
+            column_tables_[at(head)].data(),
             &layout_,
             &states_[at(head)],
             &shape,
@@ -135,7 +145,11 @@ class HeadStore {
   HeadView<KeyCodec, ValueCodec> view(Index head, const Shape& shape) const {
     // A view changes nothing; it is what `Head` builds on that holds pointers to change things by.
     auto& self = const_cast<HeadStore&>(*this);
-    return {tables_[at(head)].data(), &layout_, &self.states_[at(head)], &shape,
+    return {tables_[at(head)].data(),
+            column_tables_[at(head)].data(),
+            &layout_,
+            &self.states_[at(head)],
+            &shape,
             self.registers_.data() + head * layout_.registers};
   }
 
@@ -151,9 +165,12 @@ class HeadStore {
     }
     for (Index h = 0; h < count; ++h) {
       state(first + h) = from.state(source + h);
-      auto& table = tables_[at(first + h)];
-      for (std::size_t p = 0; p < at(pages_for(state(first + h).length)); ++p) {
-        std::memcpy(table[p], from.tables_[at(source + h)][p], at(layout_.page_bytes));
+      for (Index p = 0; p < pages_for(state(first + h).length); ++p) {
+        std::memcpy(page(first + h, p), from.page(source + h, p), at(layout_.columns_at));
+        for (Index c = 0; c < layout_.columns(); ++c) {
+          std::memcpy(column(first + h, p, c), from.column(source + h, p, c),
+                      at(layout_.column_bytes));
+        }
       }
       shrink(first + h);
     }
@@ -174,10 +191,10 @@ class HeadStore {
       usage.positions += 4 * n;
       usage.statistics += 4 * n * layout_.statistics;
       held += static_cast<Index>(tables_[at(h)].size()) * layout_.page_bytes;
-      usage.bookkeeping += bytes_of(tables_[at(h)]);
+      usage.bookkeeping += bytes_of(tables_[at(h)]) + bytes_of(column_tables_[at(h)]);
     }
     usage.slack = held - usage.total() + usage.bookkeeping;
-    usage.bookkeeping += bytes_of(states_) + bytes_of(tables_) + bytes_of(registers_);
+    usage.bookkeeping += bytes_of(states_) + 2 * bytes_of(tables_) + bytes_of(registers_);
     if (own_pool_ != nullptr) {
       usage.slack += pool_->idle_pages() * layout_.page_bytes;
       usage.workspace += pool_->scratch_bytes();
@@ -188,6 +205,11 @@ class HeadStore {
 
  private:
   static std::size_t at(Index head) { return static_cast<std::size_t>(head); }
+  /// There is room in both tables.
+  void add_page(Index head) {
+    tables_[at(head)].push_back(pool_->take());
+    column_tables_[at(head)].push_back(pool_->columns_of(tables_[at(head)].back()));
+  }
   Index pages_for(Index entries) const {
     return (entries + layout_.page_size - 1) >> layout_.shift;
   }
@@ -209,7 +231,7 @@ class HeadStore {
   std::unique_ptr<PagePool> own_pool_;  // before the tables: they give their pages back to it
   PagePool* pool_;
   std::pmr::vector<HeadState> states_;
-  std::pmr::vector<std::pmr::vector<std::byte*>> tables_;
+  std::pmr::vector<std::pmr::vector<std::byte*>> tables_, column_tables_;
   std::pmr::vector<float> registers_;
 };
 

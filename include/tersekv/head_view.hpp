@@ -11,64 +11,11 @@
 #include "tersekv/element.hpp"
 #include "tersekv/errors.hpp"
 #include "tersekv/head_state.hpp"
-#include "tersekv/int8.hpp"
+#include "tersekv/page_layout.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/simd.hpp"
 
 namespace tersekv {
-
-/// Where the columns of a page lie, in bytes from its start. A page holds `page_size` entries:
-///
-///   keys          [head_dim, page_size]   KeyCodec; d-major, so that the logits of a page need no
-///                                         horizontal sums; Int8: [head_dim / 4 rounded up,
-///                                         page_size, 4]
-///   key scales    [page_size]             float, only if KeyCodec is scaled
-///   value scales  [page_size]             float, only if ValueCodec is scaled
-///   weights       [page_size]             float, only if the policy merges
-///   values        [page_size, head_dim]   ValueCodec; Int8: [page_size / 4, head_dim, 4]
-///   positions     [page_size]             int32
-///   statistics    [statistics, page_size] 4 bytes each, the policy's
-///
-/// Up to the values that is the order in which attention reads them: who fetches ahead along memory
-/// has all it wants.
-struct PageLayout {
-  Index page_size = 0, head_dim = 0, statistics = 0;
-  Index registers = 0;                   ///< the policy's numbers per head, beside the pages
-  int shift = 0;                         ///< log2(page_size)
-  Index key_bytes = 0, value_bytes = 0;  ///< of one entry's, its scale included
-  bool has_weights = false;
-  Index key_scales_at = 0, values_at = 0, value_scales_at = 0, weights_at = 0, positions_at = 0,
-        statistics_at = 0, page_bytes = 0;
-
-  PageLayout() = default;  // no aggregate: fields in parentheses would be taken in any order
-
-  template <class KeyCodec, class ValueCodec>
-  static PageLayout of(Index page_size, Index head_dim, bool has_weights, Index statistics,
-                       Index registers) {
-    PageLayout l;
-    l.page_size = page_size;
-    l.head_dim = head_dim;
-    l.statistics = statistics;
-    l.registers = registers;
-    while ((Index{1} << l.shift) < page_size) ++l.shift;
-    constexpr Index pack = Codec<KeyCodec>::pack;
-    const Index key = (head_dim + pack - 1) / pack * pack * Index{sizeof(KeyCodec)};
-    const Index value = head_dim * Index{sizeof(ValueCodec)};
-    l.key_bytes = key + (Codec<KeyCodec>::scaled ? 4 : 0);
-    l.value_bytes = value + (Codec<ValueCodec>::scaled ? 4 : 0);
-    l.has_weights = has_weights;
-    l.key_scales_at = page_size * key;
-    l.value_scales_at = page_size * l.key_bytes;
-    l.weights_at = l.value_scales_at + page_size * (l.value_bytes - value);
-    l.values_at = l.weights_at + (has_weights ? 4 * page_size : 0);
-    l.positions_at = l.values_at + page_size * value;
-    l.statistics_at = l.positions_at + 4 * page_size;
-    l.page_bytes = (l.statistics_at + 4 * page_size * statistics + 63) / 64 * 64;
-    return l;
-  }
-  /// Of positions and statistics.
-  TERSEKV_HD Index column_bytes() const { return page_bytes - positions_at; }
-};
 
 namespace detail {
 /// Heads of so many entries are no longer in the second-level cache when their turn comes.
@@ -84,12 +31,14 @@ inline constexpr Index kAskedEntries = 512;
 /// bodies, so that the compiler sees columns that lie side by side. Wherever a slot's number is
 /// wanted, it is one.
 struct PageSlot {
-  const std::byte* page = nullptr;
+  const std::byte *page = nullptr, *columns = nullptr;           ///< its two parts
   Index first = 0;                                               ///< the page's first slot
   Index in_page = 0;                                             ///< the slot within the page
   TERSEKV_HD operator Index() const { return first + in_page; }  // NOLINT: implicit by design
   /// The slot `entries` on, in the same page.
-  TERSEKV_HD PageSlot plus(Index entries) const { return {page, first, in_page + entries}; }
+  TERSEKV_HD PageSlot plus(Index entries) const {
+    return {page, columns, first, in_page + entries};
+  }
 };
 
 /// Neighbouring slots of a page, as many as a vector of floats has lanes, or, if not `whole`, the
@@ -147,9 +96,11 @@ class HeadView {
   using Key = KeyCodec;
   using Value = ValueCodec;
 
-  TERSEKV_HD HeadView(std::byte* const* page_table, const PageLayout* page_layout,
-                      HeadState* head_state, const Shape* head_shape, float* policy_registers)
+  TERSEKV_HD HeadView(std::byte* const* page_table, std::byte* const* column_table,
+                      const PageLayout* page_layout, HeadState* head_state, const Shape* head_shape,
+                      float* policy_registers)
       : pages_(page_table),
+        columns_(column_table),
         layout_(page_layout),
         state_(head_state),
         shape_(head_shape),
@@ -169,7 +120,7 @@ class HeadView {
   /// The first slot of page `index`.
   TERSEKV_HD PageSlot page_slot(Index index) const {
     check(index << layout_->shift, state_->length, "a page with live slots");
-    return {pages_[index], index << layout_->shift, 0};
+    return {pages_[index], columns_[index], index << layout_->shift, 0};
   }
 
   template <class Slot>
@@ -226,16 +177,15 @@ class HeadView {
   /// Asks for the weights of page `index`, its positions and its statistics. Where those are many,
   /// who comes for them wants a few, and asks for those (`ask_for_stat`) but the first.
   void ask_for_columns(Index index) const {
-    const Index all = layout_->column_bytes(), column = 4 * layout_->page_size;
-    if (layout_->has_weights) simd::ask<3>(pages_[index] + layout_->weights_at, column);
-    simd::ask<3>(pages_[index] + layout_->positions_at, all <= kFewColumnBytes ? all : 2 * column);
+    if (layout_->has_weights) simd::ask<3>(weight_page(index), layout_->column_bytes);
+    ask_for_first_columns<3>(index);
   }
   /// Where columns are many: asks for statistic `column` of slots that a loop over all comes to
   /// later. Nothing to who has no vectors.
   template <bool whole>
   void ask_for_stat(Index column, const SlotVector<whole>& slots) const {
     const Index later = slots + detail::kAskedEntries;
-    if (later >= state_->length || layout_->column_bytes() <= kFewColumnBytes) return;
+    if (later >= state_->length || has_few_columns()) return;
     simd::ask<3>(statistic_at(column, later), Index{sizeof(simd::Floats)});
   }
   TERSEKV_HD void ask_for_stat(Index, Index) const {}
@@ -250,22 +200,22 @@ class HeadView {
     const Index at = layout_->key_scales_at;
     simd::ask<3>(pages_[index] + at, layout_->values_at - at);
   }
-  /// Between the values of page `index` and the keys of the next, for who reads all pages in order:
-  /// reads what lies between where that is little, and keeps the processor's own prefetching going;
-  /// elsewhere asks for the first of those keys.
+  /// Between the values of page `index` and the keys of the next, for who reads all pages in order.
+  /// Where they follow, asks for the page's columns, which a policy comes for later. Else reads
+  /// what lies between, if that is little, which keeps the processor's own prefetching going, or
+  /// asks for the first of those keys.
   void read_on(Index index) const {
-    const std::byte *here = pages_[index], *next = pages_[index + 1];
-    const auto gap = reinterpret_cast<std::intptr_t>(next) - reinterpret_cast<std::intptr_t>(here) -
-                     layout_->page_bytes;
-    if (gap >= 0 && gap <= 256 && 4 * layout_->column_bytes() <= layout_->positions_at) {
-      const std::byte* columns = here + layout_->positions_at;
-      if constexpr (simd::kZen == 5) {  // which asks for pages itself, and need not wait
-        simd::ask<2>(columns, layout_->column_bytes());
-      } else {
-        simd::touch(columns, layout_->column_bytes());
-      }
-    } else {
+    const std::byte *end = pages_[index] + layout_->columns_at, *next = pages_[index + 1];
+    const auto gap = reinterpret_cast<std::intptr_t>(next) - reinterpret_cast<std::intptr_t>(end);
+    const Index own = layout_->page_bytes - layout_->columns_at;  // of the gap, if it has its own
+    if (gap == 0) {
+      ask_for_first_columns<2>(index);
+    } else if (gap < own || gap > own + 256 || 4 * own > layout_->columns_at) {
       simd::ask<2>(next, std::min<Index>(8192, layout_->values_at));
+    } else if constexpr (simd::kZen == 5) {  // which asks for pages itself, and need not wait
+      simd::ask<2>(end, own);
+    } else {
+      simd::touch(end, own);
     }
   }
 
@@ -294,11 +244,22 @@ class HeadView {
  protected:
   static constexpr Index kFewColumnBytes = 2048;  // of a page
 
+  bool has_few_columns() const {
+    return layout_->columns() * layout_->column_bytes <= kFewColumnBytes;
+  }
+  template <int locality>
+  void ask_for_first_columns(Index index) const {
+    const std::byte* column = columns_[index];
+    for (Index c = has_few_columns() ? layout_->columns() : 2; c > 0; --c) {
+      simd::ask<locality>(column, layout_->column_bytes);
+      column += layout_->column_stride;
+    }
+  }
   template <class Slot>
   TERSEKV_HD std::byte* statistic_at(Index column, Slot slot) const {
     check(column, layout_->statistics, "a statistic that statistics(shape) counts");
-    return page_of(slot) + layout_->statistics_at +
-           4 * (layout_->page_size * column + place_of(slot));
+    return columns_of(slot) + layout_->statistics_at + layout_->column_stride * column +
+           4 * place_of(slot);
   }
   TERSEKV_HD float* register_at(Index index) const {
     check(index, layout_->registers, "a register that registers(shape) counts");
@@ -306,7 +267,8 @@ class HeadView {
   }
   template <class Slot>
   TERSEKV_HD std::int32_t* position_at(Slot slot) const {
-    return column_at<std::int32_t>(layout_->positions_at, slot);
+    return reinterpret_cast<std::int32_t*>(columns_of(slot) + layout_->positions_at) +
+           place_of(slot);
   }
   template <class Slot>
   TERSEKV_HD float* weight_at(Slot slot) const {
@@ -359,6 +321,14 @@ class HeadView {
     return const_cast<std::byte*>(
         slot.page);  // public functions only read, those of Head may write
   }
+  TERSEKV_HD std::byte* columns_of(Index slot) const {
+    check(slot, state_->length, "a live slot");
+    return columns_[page_index(slot)];
+  }
+  TERSEKV_HD std::byte* columns_of(const PageSlot& slot) const {
+    check(slot, state_->length, "a live slot");
+    return const_cast<std::byte*>(slot.columns);
+  }
   TERSEKV_HD Index place_of(Index slot) const { return in_page(slot); }
   TERSEKV_HD Index place_of(const PageSlot& slot) const { return slot.in_page; }
   template <class T, class Slot>
@@ -366,7 +336,7 @@ class HeadView {
     return reinterpret_cast<T*>(page_of(slot) + offset) + place_of(slot);
   }
 
-  std::byte* const* pages_;
+  std::byte *const *pages_, *const *columns_;
   const PageLayout* layout_;
   HeadState* state_;
   const Shape* shape_;

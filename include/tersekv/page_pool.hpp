@@ -46,13 +46,24 @@ class PagePool {
   PagePool& operator=(const PagePool&) = delete;
   ~PagePool() { trim(); }
 
-  /// Fixes the size of a page, once. Throws std::invalid_argument where it differs from before.
-  void set_page_bytes(Index bytes) {
-    if (page_bytes_ != 0 && page_bytes_ != bytes) {
+  /// Fixes the size of a page, once: `bytes` in all, among them `columns` columns of `column_bytes`
+  /// bytes each; the rest, and a column, are whole cache lines. Throws std::invalid_argument where
+  /// that differs from before.
+  void set_page_bytes(Index bytes, Index columns = 0, Index column_bytes = 0) {
+    const Index apart = columns * column_bytes;
+    const bool as_before =
+        bytes == page_bytes_ && apart == columns_bytes_ && column_bytes == column_bytes_;
+    if (page_bytes_ != 0 && !as_before) {
+      const auto size = [](Index all, Index by_columns, Index by_column) {
+        return detail::text(all, " bytes, columns ", by_columns, ", each ", by_column);
+      };
       detail::refuse("page of a shared pool (head_dim, codecs, page_size, statistics)",
-                     detail::text(page_bytes_, " bytes, as before"), detail::text(bytes));
+                     size(page_bytes_, columns_bytes_, column_bytes_) + ", as before",
+                     size(bytes, apart, column_bytes));
     }
     page_bytes_ = bytes;
+    columns_bytes_ = apart;
+    column_bytes_ = column_bytes;
   }
 
   /// A page, contents arbitrary but initialised. Throws std::bad_alloc, and is then as before.
@@ -61,6 +72,17 @@ class PagePool {
     std::byte* page = idle_.back();
     idle_.pop_back();
     return page;
+  }
+
+  /// Where the first column of a page lies, behind what else the pages of its block hold; the next
+  /// columns follow block_pages() * column_bytes apart.
+  std::byte* columns_of(std::byte* page) const {
+    std::byte* block = block_of(page);
+    return block + block_pages() * stride() + (page - block) / stride() * column_bytes_;
+  }
+  /// Pages of a block: 1 but in large memory.
+  Index block_pages() const {
+    return in_large_blocks() ? static_cast<Index>(kLargePage) / page_bytes_ : 1;
   }
 
   void give(std::byte* page) noexcept { idle_.push_back(page); }  // add_idle reserved the room
@@ -118,9 +140,8 @@ class PagePool {
   bool in_large_blocks() const {
     return memory_ == PageMemory::large && page_bytes_ > 0 && page_bytes_ <= kMostInBlocks;
   }
-  Index block_pages() const {
-    return in_large_blocks() ? static_cast<Index>(kLargePage) / page_bytes_ : 1;
-  }
+  /// From a page of a block to the next.
+  Index stride() const { return page_bytes_ - columns_bytes_; }
   std::size_t block_bytes() const {
     return in_large_blocks() ? kLargePage : static_cast<std::size_t>(page_bytes_);
   }
@@ -136,7 +157,7 @@ class PagePool {
     auto* block = static_cast<std::byte*>(resource_->allocate(block_bytes(), block_alignment()));
     if (in_large_blocks()) ask_for_large_pages(block, block_bytes());
     std::memset(block, 0, block_bytes());  // attention reads whole vectors, past the last entry
-    for (Index page = block_pages(); page-- > 0;) idle_.push_back(block + page * page_bytes_);
+    for (Index page = block_pages(); page-- > 0;) idle_.push_back(block + page * stride());
     total_ += block_pages();
   }
 
@@ -144,7 +165,7 @@ class PagePool {
   PageMemory memory_;
   std::pmr::vector<std::byte*> idle_;
   std::shared_ptr<detail::ScratchBlocks> scratch_;
-  Index page_bytes_ = 0;
+  Index page_bytes_ = 0, columns_bytes_ = 0, column_bytes_ = 0;
   Index total_ = 0;
 };
 

@@ -154,6 +154,52 @@ TEST_CASE("large pages: a block that is not to be had leaves the pool as it was"
   give(pool, pages, 0, static_cast<Index>(pages.size()));
 }
 
+TEST_CASE("pages: each has columns of its own, behind what else the pages of its block hold") {
+  const auto memory = GENERATE(PageMemory::single, PageMemory::large);
+  constexpr Index kColumns = 3, kColumn = 256, kApart = kColumns * kColumn;
+  Resource resource;
+  PagePool pool(&resource, memory);
+  pool.set_page_bytes(kPage, kColumns, kColumn);
+  const Index per_block = memory == PageMemory::large ? kPerBlock : 1;
+  REQUIRE(pool.block_pages() == per_block);
+  const auto pages = take(pool, 2 * per_block);
+  // Each piece is written by its page, and all are as written when the others have been.
+  const auto pieces = [&](std::byte* page, auto&& f) {
+    f(page, kPage - kApart);
+    for (Index c = 0; c < kColumns; ++c) {
+      f(pool.columns_of(page) + c * per_block * kColumn, kColumn);
+    }
+  };
+  int mark = 0;
+  for (std::byte* page : pages) {
+    ++mark;
+    pieces(page, [&](std::byte* piece, Index bytes) {
+      CHECK(reinterpret_cast<std::uintptr_t>(piece) % 64 == 0);
+      std::memset(piece, mark, static_cast<std::size_t>(bytes));
+    });
+  }
+  CHECK(resource.sound());
+  mark = 0;
+  for (std::byte* page : pages) {
+    ++mark;
+    pieces(page, [&](const std::byte* piece, Index bytes) {
+      CHECK(std::all_of(piece, piece + bytes, [&](std::byte b) { return b == std::byte(mark); }));
+    });
+  }
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const Index in_block = static_cast<Index>(i) % per_block;
+    const std::byte* first = pages[i - static_cast<std::size_t>(in_block)];
+    CHECK(pages[i] == first + in_block * (kPage - kApart));
+    CHECK(pool.columns_of(pages[i]) == first + per_block * (kPage - kApart) + in_block * kColumn);
+  }
+  // As many bytes, otherwise divided.
+  CHECK_THROWS_AS(pool.set_page_bytes(kPage, 2, kColumn), std::invalid_argument);
+  CHECK_THROWS_AS(pool.set_page_bytes(kPage, 6, kColumn / 2), std::invalid_argument);
+  CHECK_THROWS_AS(pool.set_page_bytes(kPage), std::invalid_argument);
+  pool.set_page_bytes(kPage, kColumns, kColumn);
+  give(pool, pages, 0, 2 * per_block);
+}
+
 TEST_CASE("large pages: results are those of pages that come singly") {
   FOR_EACH_POLICY(policy) {
     PagePool pool(std::pmr::get_default_resource(), PageMemory::large);
@@ -166,6 +212,32 @@ TEST_CASE("large pages: results are those of pages that come singly") {
       extend(*large, one.all());
       extend(*single, other.all());
       REQUIRE(one.out == other.out);
+    }
+  }
+}
+
+TEST_CASE("large pages: clones go there and back") {
+  FOR_EACH_POLICY(policy) {
+    PagePool pool(std::pmr::get_default_resource(), PageMemory::large), other;
+    const CacheConfig config = small_config(policy, 2);
+    const auto single = policy.make(config, {});
+    support::Random random(74);
+    for (int i = 0; i < 5; ++i) {
+      Tokens some(random, config, 9);
+      extend(*single, some.all());
+    }
+    const auto large = single->clone(pool), beside = large->clone(), back = large->clone(other);
+    for (int i = 0; i < 10; ++i) {
+      Tokens one(random, config, 1);
+      const auto rows_of = [&](AnyCache& cache) {
+        Tokens copy = one;
+        extend(cache, copy.all());
+        return copy.out;
+      };
+      const auto expected = rows_of(*single);
+      REQUIRE(rows_of(*large) == expected);
+      REQUIRE(rows_of(*beside) == expected);
+      REQUIRE(rows_of(*back) == expected);
     }
   }
 }

@@ -26,7 +26,7 @@ struct Keys {
   TERSEKV_HD Index head_dim() const { return dim; }
   TERSEKV_HD Index page_index(Index slot) const { return slot / kPage; }
   TERSEKV_HD Index in_page(Index slot) const { return slot % kPage; }
-  TERSEKV_HD PageSlot page_slot(Index page) const { return {nullptr, page * kPage, 0}; }
+  TERSEKV_HD PageSlot page_slot(Index page) const { return {nullptr, nullptr, page * kPage, 0}; }
   TERSEKV_HD const Half* key_page(Index page) const { return keys + page * kPage * dim; }
 };
 

@@ -24,7 +24,7 @@ struct Candidates {
   const int* eligible;
   TERSEKV_HD Index page_index(Index slot) const { return slot / 16; }
   TERSEKV_HD Index in_page(Index slot) const { return slot % 16; }
-  TERSEKV_HD PageSlot page_slot(Index page) const { return {nullptr, page * 16, 0}; }
+  TERSEKV_HD PageSlot page_slot(Index page) const { return {nullptr, nullptr, page * 16, 0}; }
   TERSEKV_HD Index position(Index i) const { return positions[i]; }
 };
 

@@ -25,7 +25,9 @@ struct Candidates {
   Index size() const { return static_cast<Index>(keys.size()); }
   // What an operation over entries asks of a head.
   Index page_size() const { return size() > 100 ? 512 : 16; }
-  tersekv::PageSlot page_slot(Index page) const { return {nullptr, page * page_size(), 0}; }
+  tersekv::PageSlot page_slot(Index page) const {
+    return {nullptr, nullptr, page * page_size(), 0};
+  }
   Index page_index(Index slot) const { return slot / page_size(); }
   Index in_page(Index slot) const { return slot % page_size(); }
   void ask_for_columns(Index) const {}

@@ -26,7 +26,7 @@ class DeviceStore {
               const Shape& shape, Index most_entries, BasicPagePool<Runtime>* shared, Stream stream)
       : mirror_(budgets.size()), bounds_(budgets.size(), 0) {
     const auto heads = static_cast<Index>(budgets.size());
-    view_.layout = layout;
+    view_.layout = layout.in_one_piece();
     view_.shape = shape;
     view_.num_kv_heads = num_kv_heads;
     view_.most_pages = view_.pages_for(most_entries);
@@ -148,10 +148,9 @@ class DeviceStore {
       Runtime::copy_out(table.data(), view_.table(head), table.size() * sizeof(std::byte*), stream);
     }
     Runtime::synchronize(stream);
-    for (std::size_t p = 0; p < table.size(); ++p) {
-      Runtime::copy_out(host.page(head, static_cast<Index>(p)), table[p],
-                        static_cast<std::size_t>(layout().page_bytes), stream);
-    }
+    for_each_piece(head, host, table, [&](std::byte* here, std::byte* on_device, Index bytes) {
+      Runtime::copy_out(here, on_device, at(bytes), stream);
+    });
     if (layout().registers > 0) {
       Runtime::copy_out(host.registers(head), view_.registers + head * layout().registers,
                         static_cast<std::size_t>(4 * layout().registers), stream);
@@ -178,10 +177,9 @@ class DeviceStore {
       Runtime::copy_in(free.count, &idle, sizeof idle, stream);
       Runtime::copy_in(view_.table(head), table.data(), pages * sizeof(std::byte*), stream);
     }
-    for (std::size_t p = 0; p < pages; ++p) {
-      Runtime::copy_in(table[p], host.page(head, static_cast<Index>(p)),
-                       static_cast<std::size_t>(layout().page_bytes), stream);
-    }
+    for_each_piece(head, host, table, [&](std::byte* here, std::byte* on_device, Index bytes) {
+      Runtime::copy_in(on_device, here, at(bytes), stream);
+    });
     if (layout().registers > 0) {
       Runtime::copy_in(view_.registers + head * layout().registers, host.registers(head),
                        static_cast<std::size_t>(4 * layout().registers), stream);
@@ -216,7 +214,22 @@ class DeviceStore {
   }
 
  private:
-  static std::size_t at(Index head) { return static_cast<std::size_t>(head); }
+  static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
+
+  /// f(on the host, on the device, bytes) for the pieces of a head's pages that lie together on
+  /// both: the host's pages have their columns elsewhere.
+  template <class F>
+  void for_each_piece(Index head, const tersekv::detail::HeadStore<KeyCodec, ValueCodec>& host,
+                      const std::vector<std::byte*>& table, F&& f) const {
+    for (std::size_t p = 0; p < table.size(); ++p) {
+      const auto index = static_cast<Index>(p);
+      f(host.page(head, index), table[p], layout().columns_at);
+      for (Index c = 0; c < layout().columns(); ++c) {
+        f(host.column(head, index, c),
+          table[p] + layout().positions_at + c * layout().column_stride, layout().column_bytes);
+      }
+    }
+  }
 
   std::unique_ptr<BasicPagePool<Runtime>> own_pool_;
   BasicPagePool<Runtime>* pool_ = nullptr;

@@ -55,7 +55,7 @@ struct DeviceHeads {
   using Key = KeyCodec;
   using Value = ValueCodec;
 
-  PageLayout layout;
+  PageLayout layout;  ///< of pages in one piece
   Shape shape;
   Index num_kv_heads = 0;
   Index most_pages = 0;          ///< of a head
@@ -89,7 +89,8 @@ struct DeviceHeads {
   }
   /// For a policy's bodies. The layout and the shape must outlive it: they are the kernel's.
   TERSEKV_HD Head<KeyCodec, ValueCodec> head(Index head, const Scratch& scratch) const {
-    return {table(head), &layout, states + head, &shape, registers + head * layout.registers,
+    return {table(head),   table(head), &layout,
+            states + head, &shape,      registers + head * layout.registers,
             scratch};
   }
 };
