@@ -22,7 +22,7 @@ class AskedColumns : public Head {
 
   void ask_for_columns(Index index) const {
     const PageSlot page = this->page_slot(index);
-    const Index bytes = 4 * this->page_size();
+    const Index bytes = this->layout().column_bytes;
     if (columns_.weights && this->has_weights()) simd::ask<3>(this->weight_page(index), bytes);
     if (columns_.positions) simd::ask<3>(this->position_at(page), bytes);
     for (Index c = columns_.first; c < columns_.last; ++c) {

@@ -192,7 +192,7 @@ class HeadView {
   /// Asks for statistic `column` of all entries, to be read soon.
   void ask_for_column(Index column) const {
     for (Index slot = 0; slot < state_->length; slot += layout_->page_size) {
-      simd::ask<2>(statistic_at(column, slot), 4 * layout_->page_size);
+      simd::ask<2>(statistic_at(column, slot), layout_->column_bytes);
     }
   }
   /// Asks for what lies between the keys of page `index` and its values: scales and weights.
