@@ -15,11 +15,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 SPLITS, RUNTIME = "test_host_splits.cpp", "test_host_runtime.cpp"
+APART = "test_device_policies_apart.cpp"
 # name, file under kernels/tersekv/cuda, before, after, the test that must see it, with TSan
 FAULTS = [
     ("no fault", None, "", "", SPLITS, False),
     ("no fault, under the thread sanitizer", None, "", "", SPLITS, True),
     ("no fault, offsets", None, "", "", RUNTIME, False),
+    ("no fault, policies on a stream of their own", None, "", "", APART, False),
     ("a barrier removed between slabs", "body/attention_args.hpp",
      "context.barrier();  // these values", "// these values", SPLITS, True),
     ("a barrier removed before the softmax (ordinary cores)", "body/attention.hpp",
@@ -48,6 +50,12 @@ FAULTS = [
      "context.template wait<kStages - 2>();\n      context.barrier();  // these keys",
      "context.template wait<kStages - 1>();\n      context.barrier();  // these keys",
      SPLITS, False),
+    ("a call that does not wait for the policy", "basic_kv_cache.hpp",
+     "    store().pool().check();\n    workspace_->wait(stream);\n  }",
+     "    store().pool().check();\n    static_cast<void>(stream);\n  }", APART, False),
+    ("pages given back while others take some", "cache_launches.hpp",
+     "policy.keep_pages = true;", "", APART, False),
+    ("pages taken again", "body/heads.hpp", "      held[head] = wanted;", "", APART, False),
 ]
 
 

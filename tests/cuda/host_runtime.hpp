@@ -13,7 +13,8 @@
 namespace host_cuda {
 
 /// A device on the host, for `tersekv::cuda::BasicKVCache`: its memory is the host's, poisoned
-/// when allocated, and its streams do everything at once.
+/// when allocated, and its streams do everything at once, but for kLateStream, which does nothing
+/// before somebody waits for it: whoever should have and did not finds what was there before.
 struct Runtime {
   using Stream = int;
   static constexpr int kAttentionWarps = 2, kTeamThreads = 64, kAppendThreads = 32;
@@ -43,18 +44,35 @@ struct Runtime {
     std::memcpy(to, from, size);
     ++copies_to_host;
   }
-  static void synchronize(Stream) { ++synchronizations; }
-  static void synchronize_device() { ++synchronizations; }
+  static void synchronize(Stream stream) {
+    ++synchronizations;
+    if (stream == kLateStream) catch_up(late.size());
+  }
+  static void synchronize_device() { synchronize(kLateStream); }
+
+  static constexpr Stream kLateStream = 1;
+  /// A point in the work of a stream, for others to wait for.
+  class Event {
+   public:
+    void record(Stream stream) { late_before_ = stream == kLateStream ? done + late.size() : 0; }
+    void hold(Stream stream) const {
+      if (stream != kLateStream && late_before_ > done) catch_up(late_before_ - done);
+    }
+
+   private:
+    std::size_t late_before_ = 0;  ///< launches of that stream, ever
+  };
   static tersekv::Index multiprocessors() { return 4; }
   template <class Body>
   static tersekv::Index resident_blocks() {
     return 8;
   }
   template <class Body>
-  static void launch(Grid grid, int team, std::uint32_t*, Stream, const typename Body::Args& args,
-                     int threads = Body::kThreads) {
-    if (captured != nullptr) {
-      captured->push_back([=] { run<Body>(grid, Body::kSharedBytes, team, args, threads); });
+  static void launch(Grid grid, int team, std::uint32_t*, Stream stream,
+                     const typename Body::Args& args, int threads = Body::kThreads) {
+    if (captured != nullptr || stream == kLateStream) {
+      auto& waiting = captured != nullptr ? *captured : late;
+      waiting.push_back([=] { run<Body>(grid, Body::kSharedBytes, team, args, threads); });
       return;
     }
     ++launches;
@@ -66,6 +84,17 @@ struct Runtime {
   inline static tersekv::Index bytes = 0;  // held
   /// Where launches go instead of being made, while a graph is captured.
   inline static std::vector<std::function<void()>>* captured = nullptr;
+  /// Launches that kLateStream has not made, and how many it has.
+  inline static std::vector<std::function<void()>> late;
+  inline static std::size_t done = 0;
+
+ private:
+  static void catch_up(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) late[i]();
+    late.erase(late.begin(), late.begin() + static_cast<std::ptrdiff_t>(count));
+    done += count;
+    launches += static_cast<int>(count);
+  }
 };
 
 /// Small head_dims too, for golden cases and speed.

@@ -21,6 +21,9 @@ namespace tersekv::cuda {
 /// constructors and destructor, and for those whose names begin with `synchronize`. A replayed
 /// graph takes one more step from where the cache then is, whatever its lengths are.
 ///
+/// No output waits for the policy's part of a decode step, which may have a stream of its own:
+/// `BasicWorkspace::run_policies_on`.
+///
 /// The host knows upper bounds of lengths, not lengths: `length`, `counts`, `keep_ratio` and
 /// `memory` answer as of the last `synchronize`. Of replayed graphs it knows nothing until then, so
 /// `synchronize` comes after them before `rewind`, before `attend` and `observe` of several tokens,
@@ -68,7 +71,7 @@ class BasicKVCache {
   template <Element T>
   void extend(const Batch<T>& batch, ExtendOptions options = {}, Stream stream = {}) {
     const Index rows = check_extend(batch, options);
-    store().pool().check();
+    begin(stream);
     launches_.extend(batch, rows, options, stream);
   }
   /// Of different sequences, any number of tokens each: a launch after the other.
@@ -76,7 +79,7 @@ class BasicKVCache {
   void extend(std::span<const Chunk<T>> chunks, ExtendOptions options = {}, Stream stream = {}) {
     for (const Chunk<T>& chunk : chunks) check_extend(Batch<T>(chunk), options);
     detail::check_chunks_apart(chunks);
-    store().pool().check();
+    begin(stream);
     for (const Chunk<T>& chunk : chunks) {
       launches_.extend(Batch<T>(chunk), chunk.k.tokens, options, stream);
     }
@@ -108,7 +111,7 @@ class BasicKVCache {
     batch.token_scores = token_scores;
     const Index rows = check_tokens(batch);
     check_room(sequences, rows, rows);
-    store().pool().check();
+    begin(stream);
     launches_.append(batch, 0, rows, stream);
   }
 
@@ -134,7 +137,7 @@ class BasicKVCache {
           "rows", detail::check_row_strides(outputs.rows, config_.num_kv_heads, row_entries), q,
           out, lse);
     }
-    store().pool().check();
+    begin(stream);
     auto work = launches_.work_on(sequences, q, rows, rows);
     work.attention.out = out;
     work.attention.lse = outputs.lse;
@@ -149,7 +152,7 @@ class BasicKVCache {
                Stream stream = {}) requires(PolicyType::observes != Observes::logits) {
     check_rows("rows", sequence, rows.rows, 0);
     if (rows.data == nullptr && rows.rows > 0) detail::refuse("rows", "attention", "null");
-    store().pool().check();
+    begin(stream);
     const Index observed = launches_.wanted_rows(sequence, rows.rows);
     if (observed == 0) return;
     auto work = launches_.work_on(sequence, TokenView<const float>{}, rows.rows, rows.rows);
@@ -167,7 +170,7 @@ class BasicKVCache {
     using E = std::remove_const_t<T>;
     const TokenView<const E> q = last_queries;
     const Index rows = check_queries(sequences, q);
-    store().pool().check();
+    begin(stream);
     const Index observed = launches_.wanted_rows(sequences, rows);
     auto work = launches_.work_on(sequences, q, rows, rows);
     work.observe = true;
@@ -177,7 +180,7 @@ class BasicKVCache {
   /// Lets the policy compress every head of the sequences to its budget.
   void compress(Sequences sequences, Stream stream = {}) {
     check_sequences(sequences);
-    store().pool().check();
+    begin(stream);
     auto work = launches_.work_on(sequences, TokenView<const float>{}, 0, 0);
     work.compress = true;
     launches_.step_alone(work, 0, 0, stream);
@@ -190,7 +193,7 @@ class BasicKVCache {
     for (Index s = 0; s < sequences.count; ++s) {
       detail::check_rewind(tokens, state(sequences.first + s, 0).most_rewound());
     }
-    store().pool().check();
+    begin(stream);
     store().rewind(sequences.first * config_.num_kv_heads, sequences.count * config_.num_kv_heads,
                    tokens, stream);
   }
@@ -203,7 +206,7 @@ class BasicKVCache {
     if (from >= to.first && from < to.first + to.count) {
       detail::refuse("to", "other sequences than the original", std::to_string(from));
     }
-    store().pool().check();
+    begin(stream);
     const Index heads = config_.num_kv_heads;
     store().copy(from * heads, to.first * heads, to.count * heads, stream);
   }
@@ -211,6 +214,7 @@ class BasicKVCache {
   /// Forgets sequences: pages back to the pool, positions from 0 again.
   void clear(Sequences sequences, Stream stream = {}) {
     check_sequences(sequences);
+    workspace_->wait(stream);
     store().clear(sequences.first * config_.num_kv_heads, sequences.count * config_.num_kv_heads,
                   stream);
   }
@@ -218,6 +222,7 @@ class BasicKVCache {
   /// Waits for the stream, learns the true lengths, and says whether all went well: throws Error or
   /// OutOfPages.
   void synchronize(Stream stream = {}) {
+    workspace_->wait(stream);
     store().synchronize(stream);
     store().pool().check();
   }
@@ -284,6 +289,12 @@ class BasicKVCache {
         own_workspace_(workspace == nullptr ? std::make_unique<Workspace>() : nullptr),
         workspace_(workspace == nullptr ? own_workspace_.get() : workspace),
         launches_(config_, policy_, options, pool, *workspace_, stream) {}
+
+  /// Before what a call launches, and after its own checks.
+  void begin(Stream stream) {
+    store().pool().check();
+    workspace_->wait(stream);
+  }
 
   // Checks: all of them before anything is launched.
 

@@ -14,7 +14,8 @@
 namespace tersekv::cuda {
 
 /// The launches behind a cache's verbs, after all checks, and the memory that they work on. A
-/// decode step is three: append, attention, and what follows it (StepBody).
+/// decode step is three: append, attention, and what follows it (StepBody), of which the policy's
+/// part may be one of its own, on another stream.
 template <class PolicyType, class KeyCodec, class ValueCodec, class Runtime, class Dims>
 class CacheLaunches {
  public:
@@ -145,6 +146,9 @@ class CacheLaunches {
   void attend(Work<T>& work, Index first, Index count, Stream stream) {
     if (count == 0) return;
     const bool shown = work.observe || work.rows_out.data != nullptr;
+    // Of prompts it would wait as well, and gives pages back.
+    const bool policy_apart = workspace_->policies().has_value() && work.attention.rows == 1 &&
+                              work.rows_out.data == nullptr;
     const Index heads = heads_of(work.sequences);
     const Index room =
         workspace_->logit_rows(heads, shape_.group_size, store_.capacity(), shape_.head_dim);
@@ -169,7 +173,11 @@ class CacheLaunches {
       launch_attention<Runtime, Dims>(attention, bounds(work), workspace_->parts(shape_.head_dim),
                                       tuning_, stream);
       work.join = attention.splits > 1;
-      if (work.join || shown || work.compress) step(work, stream);
+      if (policy_apart && (work.observe || work.compress)) {
+        step_apart(work, stream);
+      } else if (work.join || shown || work.compress) {
+        step(work, stream);
+      }
     }
   }
 
@@ -215,6 +223,17 @@ class CacheLaunches {
         PolicyType::observes == Observes::logits ? kItemsOfBlock : kNumbersOfBlock;
     launch_teams<Step<T>>(work.sequences, longest(work.sequences), of_block, stream, work);
     note_compression(work);
+  }
+
+  /// What the output needs on `stream`, the policy's part on the policies' own.
+  template <class T>
+  void step_apart(const Work<T>& work, Stream stream) {
+    Work<T> joined = work, policy = work;
+    joined.observe = joined.compress = false;
+    if (work.join) step(joined, stream);
+    policy.join = false;
+    policy.keep_pages = true;  // the next layer takes some meanwhile
+    workspace_->fork(stream, [&](Stream apart) { step(policy, apart); });
   }
 
   template <class T>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "tersekv/cuda/body/clear.hpp"
@@ -24,7 +25,7 @@ class DeviceStore {
   /// its own, with pages for all. Synchronises.
   DeviceStore(const std::vector<Index>& budgets, Index num_kv_heads, const PageLayout& layout,
               const Shape& shape, Index most_entries, BasicPagePool<Runtime>* shared, Stream stream)
-      : mirror_(budgets.size()), bounds_(budgets.size(), 0) {
+      : mirror_(budgets.size()), bounds_(budgets.size(), 0), mirror_held_(budgets.size(), 0) {
     const auto heads = static_cast<Index>(budgets.size());
     view_.layout = layout.in_one_piece();
     view_.shape = shape;
@@ -37,12 +38,15 @@ class DeviceStore {
     pool_->set_page_bytes(layout.page_bytes, stream);
     tables_ = Buffer<Runtime, std::byte*>(heads * view_.most_pages);
     states_ = Buffer<Runtime, HeadState>(heads);
+    held_ = Buffer<Runtime, std::int32_t>(heads);
     registers_ = Buffer<Runtime, float>(heads * layout.registers);
     for (Index h = 0; h < heads; ++h) mirror_[at(h)].budget = budgets[at(h)];
     states_.copy_in(mirror_, stream);
     registers_.zero(stream);
+    held_.zero(stream);
     Runtime::synchronize(stream);
     view_.tables = tables_.data();
+    view_.held = held_.data();
     view_.states = states_.data();
     view_.registers = registers_.data();
     view_.free_pages = pool_->free_pages();
@@ -112,6 +116,7 @@ class DeviceStore {
       mirror_[at(h)] = HeadState{};
       mirror_[at(h)].budget = budget;
       bounds_[at(h)] = 0;
+      mirror_held_[at(h)] = 0;
     }
   }
 
@@ -126,12 +131,16 @@ class DeviceStore {
       const Index from = source + h % view_.num_kv_heads;
       mirror_[at(first + h)] = mirror_[at(from)];
       bounds_[at(first + h)] = bounds_[at(from)];
+      mirror_held_[at(first + h)] =
+          static_cast<std::int32_t>(view_.pages_for(mirror_[at(from)].length));
     }
   }
 
   /// Waits for the stream, and learns the true lengths.
   void synchronize(Stream stream) {
     Runtime::copy_out(mirror_.data(), states_.data(), static_cast<std::size_t>(states_.bytes()),
+                      stream);
+    Runtime::copy_out(mirror_held_.data(), held_.data(), static_cast<std::size_t>(held_.bytes()),
                       stream);
     Runtime::synchronize(stream);
     for (Index h = 0; h < heads(); ++h) bounds_[at(h)] = mirror_[at(h)].length;
@@ -184,9 +193,12 @@ class DeviceStore {
       Runtime::copy_in(view_.registers + head * layout().registers, host.registers(head),
                        static_cast<std::size_t>(4 * layout().registers), stream);
     }
+    const auto held = static_cast<std::int32_t>(pages);
     Runtime::copy_in(view_.states + head, &state, sizeof state, stream);
+    Runtime::copy_in(view_.held + head, &held, sizeof held, stream);
     Runtime::synchronize(stream);
     mirror_[at(head)] = state;
+    mirror_held_[at(head)] = held;
     bounds_[at(head)] = state.length;
   }
 
@@ -194,7 +206,7 @@ class DeviceStore {
   /// own, for a shared one the pages that the heads hold.
   MemoryUsage memory() const {
     MemoryUsage usage;
-    Index held = 0;
+    const Index held = std::accumulate(mirror_held_.begin(), mirror_held_.end(), Index{0});
     for (const HeadState& state : mirror_) {
       const Index n = state.length;
       usage.keys += n * layout().key_bytes;
@@ -202,11 +214,10 @@ class DeviceStore {
       usage.weights += layout().has_weights ? 4 * n : 0;
       usage.positions += 4 * n;
       usage.statistics += 4 * n * layout().statistics;
-      held += view_.pages_for(n) * layout().page_bytes;
     }
     usage.slack =
-        (own_pool_ != nullptr ? own_pool_->pages() * layout().page_bytes : held) - usage.total();
-    usage.bookkeeping = tables_.bytes() + states_.bytes() + registers_.bytes();
+        (own_pool_ != nullptr ? own_pool_->pages() : held) * layout().page_bytes - usage.total();
+    usage.bookkeeping = tables_.bytes() + held_.bytes() + states_.bytes() + registers_.bytes();
     if (own_pool_ != nullptr) {
       usage.bookkeeping += own_pool_->bytes() - own_pool_->pages() * layout().page_bytes;
     }
@@ -234,11 +245,13 @@ class DeviceStore {
   std::unique_ptr<BasicPagePool<Runtime>> own_pool_;
   BasicPagePool<Runtime>* pool_ = nullptr;
   Buffer<Runtime, std::byte*> tables_;
+  Buffer<Runtime, std::int32_t> held_;
   Buffer<Runtime, HeadState> states_;
   Buffer<Runtime, float> registers_;
   DeviceHeads<KeyCodec, ValueCodec> view_;
   std::vector<HeadState> mirror_;
   std::vector<Index> bounds_;
+  std::vector<std::int32_t> mirror_held_;
 };
 
 }  // namespace tersekv::cuda

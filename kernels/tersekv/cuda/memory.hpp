@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -127,9 +129,14 @@ class BasicPagePool {
 
 /// What a launch works with beside the cache itself. Layers that run one after the other on one
 /// stream share one.
+///
+/// No output waits for what a policy does in a decode step, so it may have a stream of its own
+/// (`run_policies_on`), and be done while the engine goes on with the layer: then the next layer
+/// needs another workspace, as this one is at work. Two that layers take in turns are enough.
 template <class Runtime>
 class BasicWorkspace {
  public:
+  using Stream = typename Runtime::Stream;
   struct Needs {
     Index heads = 0;    ///< of a launch
     Index entries = 0;  ///< of a head
@@ -156,6 +163,38 @@ class BasicWorkspace {
     grow(part_sum_, needs.parts);
     grow(exchange_, needs.heads * DeviceScratch::kMostTeamBlocks * DeviceScratch::kExchangeBytes);
     grow_zeroed(barrier_words_, needs.heads * kTeamSizes);
+  }
+
+  /// From now on, what policies observe and compress in steps of one token a sequence is done on
+  /// `stream`, after the attention that they are shown; nullopt: on the stream of the call, as at
+  /// first. Every call of a cache on this workspace waits for it by itself, so results are the
+  /// same, to the bit. Heads then keep the page that a compression leaves free until a call that
+  /// compresses on its own stream (a prompt, `compress`) or `clear`: a page a head, where a budget
+  /// is whole pages. May allocate.
+  ///
+  /// While a stream is captured, this one is captured along with it: `wait` must be called before
+  /// the capture and before its end. CUDA's default stream waits for all others, and they for it,
+  /// unless they were made cudaStreamNonBlocking.
+  void run_policies_on(std::optional<Stream> stream) {
+    if (stream.has_value() && fork_ == nullptr) fork_ = std::make_unique<Fork>();
+    policies_ = stream;
+  }
+  const std::optional<Stream>& policies() const { return policies_; }
+  /// What follows on `stream` comes after all that policies do on theirs.
+  void wait(Stream stream) {
+    if (!at_work_) return;
+    fork_->done.hold(stream);
+    at_work_ = false;
+  }
+  /// launch(on), on the stream of the policies, which must be set: after what is on `stream`, and
+  /// what waits comes after it.
+  template <class Launch>
+  void fork(Stream stream, Launch&& launch) {
+    fork_->begin.record(stream);
+    fork_->begin.hold(*policies_);
+    launch(*policies_);
+    fork_->done.record(*policies_);
+    at_work_ = true;
   }
 
   DeviceScratch scratch(Index stride, Index group, Index head_dim, Index rows) const {
@@ -209,6 +248,12 @@ class BasicWorkspace {
     buffer = std::move(zeros);
   }
 
+  struct Fork {
+    typename Runtime::Event begin, done;
+  };
+  std::unique_ptr<Fork> fork_;
+  std::optional<Stream> policies_;
+  bool at_work_ = false;  // and nobody has waited for it
   Buffer<Runtime, float> floats_, vectors_, attention_, logits_, queries_, lse_, part_out_,
       part_max_, part_sum_;
   Buffer<Runtime, std::int32_t> slots_;

@@ -75,6 +75,23 @@ struct CudaRuntime {
   static void copy_out(void* to, const void* from, std::size_t bytes, Stream stream) {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "copy to the host");
   }
+  /// A point in the work of a stream, for other streams to wait for.
+  class Event {
+   public:
+    Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event"); }
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    ~Event() { cudaEventDestroy(event_); }
+    void record(Stream stream) { check(cudaEventRecord(event_, stream), "record of an event"); }
+    /// What follows on `stream` comes after what was before the last `record`.
+    void hold(Stream stream) const {
+      check(cudaStreamWaitEvent(stream, event_, cudaEventWaitDefault), "wait for an event");
+    }
+
+   private:
+    cudaEvent_t event_ = nullptr;
+  };
+
   static void synchronize(Stream stream) {
     check(cudaStreamSynchronize(stream), "synchronization");
   }

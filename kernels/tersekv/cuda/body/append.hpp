@@ -34,13 +34,11 @@ struct AppendBody {
     const Scratch scratch = args.scratch.of(launch_head);
     const auto head = args.heads.head(index, scratch);
     const BlockTeam<Context> team(context, args.scratch.exchange_of(launch_head));
+    const std::int32_t held = args.heads.held[index];
     const Index first = head.length(), tokens = args.num_rows, dim = head.head_dim();
 
     std::int32_t* fits = scratch.slots;
-    team.once([&] {
-      const Index held = args.heads.pages_for(first);
-      *fits = args.heads.take_pages(context, index, held, first + tokens) ? 1 : 0;
-    });
+    team.once([&] { *fits = args.heads.take_pages(context, index, held, first + tokens) ? 1 : 0; });
     if (*fits == 0) return;
 
     team.once([&] {

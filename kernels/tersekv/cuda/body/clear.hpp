@@ -25,7 +25,7 @@ struct ClearBody {
     }
     if (context.thread() != 0) return;
     HeadState& state = args.heads.states[index];
-    args.heads.return_pages(context, index, args.heads.pages_for(state.length), 0);
+    args.heads.return_pages(context, index, args.heads.held[index], 0);
     const Index budget = state.budget;
     state = HeadState{};
     state.budget = budget;

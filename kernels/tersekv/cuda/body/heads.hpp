@@ -60,32 +60,42 @@ struct DeviceHeads {
   Index num_kv_heads = 0;
   Index most_pages = 0;          ///< of a head
   std::byte** tables = nullptr;  ///< [heads, most_pages]
-  HeadState* states = nullptr;   ///< [heads]
-  float* registers = nullptr;    ///< [heads, layout.registers]
+  std::int32_t* held =
+      nullptr;  ///< [heads]: pages in its table, those that its entries need or more
+  HeadState* states = nullptr;  ///< [heads]
+  float* registers = nullptr;   ///< [heads, layout.registers]
   FreePages free_pages;
 
   TERSEKV_HD std::byte** table(Index head) const { return tables + head * most_pages; }
   TERSEKV_HD Index pages_for(Index entries) const {
     return (entries + layout.page_size - 1) >> layout.shift;
   }
-  /// Pages for `entries` entries, to the `held` ones that a head has; false, and counted in
-  /// `failed`, where there are not enough, or its table has no room. By one thread.
+  /// Pages for `entries` entries, as far as they are not among the `has` that the head holds, which
+  /// the caller has read from `held`; false, and counted in `failed`, where there are not enough,
+  /// or its table has no room. By one thread.
   template <class Context>
-  TERSEKV_HD bool take_pages(const Context& context, Index head, Index held, Index entries) const {
-    const Index wanted = pages_for(entries);
-    const bool fits = wanted <= most_pages &&
-                      (wanted == held || free_pages.take(context, static_cast<int>(wanted - held),
-                                                         table(head) + held));
-    if (!fits) context.fetch_add(free_pages.failed, 1);
+  TERSEKV_HD bool take_pages(const Context& context, Index head, std::int32_t has,
+                             Index entries) const {
+    const auto wanted = static_cast<std::int32_t>(pages_for(entries));
+    if (wanted <= has) return true;
+    const bool fits =
+        wanted <= most_pages && free_pages.take(context, wanted - has, table(head) + has);
+    if (fits) {
+      held[head] = wanted;
+    } else {
+      context.fetch_add(free_pages.failed, 1);
+    }
     return fits;
   }
-  /// Of the `held` pages of a head those that `entries` entries do not take, back to the pool. By
+  /// Those of the `has` pages of a head that `entries` entries do not take, back to the pool. By
   /// one thread.
   template <class Context>
-  TERSEKV_HD void return_pages(const Context& context, Index head, Index held,
+  TERSEKV_HD void return_pages(const Context& context, Index head, std::int32_t has,
                                Index entries) const {
-    const Index kept = pages_for(entries);
-    if (kept < held) free_pages.give(context, static_cast<int>(held - kept), table(head) + kept);
+    const auto kept = static_cast<std::int32_t>(pages_for(entries));
+    if (kept >= has) return;
+    free_pages.give(context, has - kept, table(head) + kept);
+    held[head] = kept;
   }
   /// For a policy's bodies. The layout and the shape must outlive it: they are the kernel's.
   TERSEKV_HD Head<KeyCodec, ValueCodec> head(Index head, const Scratch& scratch) const {

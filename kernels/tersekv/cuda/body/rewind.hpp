@@ -23,10 +23,9 @@ struct RewindBody {
     HeadState& state = args.heads.states[index];
     // No more than it has: the head may have found no page for them.
     const Index most = state.most_rewound(), tokens = args.tokens < most ? args.tokens : most;
-    const Index held = args.heads.pages_for(state.length);
     state.length -= tokens;
     state.note_rewind(tokens);
-    args.heads.return_pages(context, index, held, state.length);
+    args.heads.return_pages(context, index, args.heads.held[index], state.length);
   }
 };
 

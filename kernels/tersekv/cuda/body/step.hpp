@@ -23,6 +23,8 @@ struct StepBody {
     bool observe = false;        ///< the rows of the launch, by the policy
     bool first_observed = true;  ///< the first of them is the first of its call
     bool compress = false;
+    bool keep_pages = false;  ///< what a compression leaves free stays the head's: where others may
+                              ///< take pages at the same time
     AttentionRows<float> rows_out = {};       ///< attention per entry for the caller, or empty
     AttentionRows<const float> rows_in = {};  ///< to observe instead of what was attended, or empty
     /// Numbers that each of these rows has for a head, as the host knew its length: in a replayed
@@ -55,11 +57,11 @@ struct StepBody {
       }
     }
     if (!args.compress) return;
-    const Index held = attention.heads.pages_for(head.length());
+    const std::int32_t held = attention.heads.held[index];
     args.policy.compress(team, head);
     team.once([&] {
       head.state().note_compression();
-      attention.heads.return_pages(context, index, held, head.length());
+      if (!args.keep_pages) attention.heads.return_pages(context, index, held, head.length());
     });
   }
 
