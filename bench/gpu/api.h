@@ -61,11 +61,16 @@ int tersekv_bench_policy_attend(void* set, int64_t copy, void* stream);
 /* `count` decode steps, one token a sequence each, of copies first, first + 1, ..., round and
  * round. */
 int tersekv_bench_policy_steps(void* set, int64_t first, int64_t count, void* stream);
+/* The same with policies on a stream of their own, so that the policy of one copy and the next
+ * copy's append and attention are at work together; both are done before what follows on `stream`.
+ */
+int tersekv_bench_policy_steps_apart(void* set, int64_t first, int64_t count, void* stream,
+                                     void* policies);
 /* Waits, learns the true lengths, and fails if a head found no page. */
 int tersekv_bench_policy_synchronize(void* set, void* stream);
 /* As of the latest synchronize; -1 for a bad index. */
 int64_t tersekv_bench_policy_length(void* set, int64_t copy, int64_t sequence, int64_t kv_head);
-/* Of the first copy: what = 0: all but the workspace, 1: the workspace. */
+/* Of the first copy: what = 0: all but the workspace, 1: its workspace. */
 int64_t tersekv_bench_policy_bytes(void* set, int what);
 /* Names that `policy_create` knows, separated by spaces. */
 const char* tersekv_bench_policies(void);

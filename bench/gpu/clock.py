@@ -18,13 +18,16 @@ class Contestant:
 
 
 class CudaClock:
-    """All on one stream of its own, as graphs cannot be captured on the default one."""
+    """All on one stream of its own, as graphs cannot be captured on the default one; `policies` is
+    another, for steps that ask for it."""
 
     def __init__(self, torch, library):
         self.torch, self.library = torch, library
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.handle = self.stream.cuda_stream
+        self.other = torch.cuda.Stream()
+        self.policies = self.other.cuda_stream
 
     def synchronize(self):
         self.stream.synchronize()
@@ -74,7 +77,7 @@ class CudaClock:
 
 class HostClock:
     """For rehearsals."""
-    handle = None
+    handle = policies = None
 
     def synchronize(self):
         pass

@@ -44,10 +44,14 @@ def of_attention(result):
 
 
 def of_step(result):
-    over = ratio(result["samples_us"], "step", "attend")
     similarity = result["policy"] == "keepkv"
-    return [goal("KeepKV's step beyond attention" if similarity else "step beyond attention",
-                 None if over is None else over - 1, SIMILARITY if similarity else POLICY, False)]
+    title = "KeepKV's step beyond attention" if similarity else "step beyond attention"
+    goals = []
+    for kind, where in (("step", ""), ("apart", ", policies apart")):
+        over = ratio(result["samples_us"], kind, "attend")
+        goals.append(goal(title + where, None if over is None else over - 1,
+                          SIMILARITY if similarity else POLICY, False))
+    return goals
 
 
 def all_goals(report):

@@ -166,6 +166,12 @@ int tersekv_bench_policy_steps(void* set, int64_t first, int64_t count, void* st
   using namespace tersekv_bench;
   return status_of([&] { policy_set(set).steps(first, count, stream_of(stream)); });
 }
+int tersekv_bench_policy_steps_apart(void* set, int64_t first, int64_t count, void* stream,
+                                     void* policies) {
+  using namespace tersekv_bench;
+  return status_of(
+      [&] { policy_set(set).steps_apart(first, count, stream_of(stream), stream_of(policies)); });
+}
 int tersekv_bench_policy_synchronize(void* set, void* stream) {
   using namespace tersekv_bench;
   return status_of([&] { policy_set(set).synchronize(stream_of(stream)); });

@@ -26,6 +26,7 @@ _SIGNATURES = {
     "policy_refresh": (INT, (P, U, P)),
     "policy_attend": (INT, (P, I, P)),
     "policy_steps": (INT, (P, I, I, P)),
+    "policy_steps_apart": (INT, (P, I, I, P, P)),
     "policy_synchronize": (INT, (P, P)),
     "policy_length": (I, (P, I, I, I)),
     "policy_bytes": (I, (P, INT)),
@@ -118,6 +119,10 @@ class PolicySet(_Set):
 
     def steps(self, first, count):
         self.call("steps", first, count, self.stream)
+
+    def steps_apart(self, first, count, policies):
+        """`policies`: their stream."""
+        self.call("steps_apart", first, count, self.stream, policies)
 
     def synchronize(self):
         self.call("synchronize", self.stream)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,12 +28,14 @@ class AnyPolicySet {
   virtual void refresh(std::uint64_t seed, Stream stream) = 0;
   virtual void attend(Index copy, Stream stream) = 0;
   virtual void steps(Index first, Index count, Stream stream) = 0;
+  virtual void steps_apart(Index first, Index count, Stream stream, Stream policies) = 0;
   virtual void synchronize(Stream stream) = 0;
   virtual Index length(Index copy, Index sequence, Index kv_head) const = 0;
   virtual Index bytes(int what) const = 0;
 };
 
-/// Copies of one cache, which share a workspace as an engine's layers do, and the tokens of a step.
+/// Copies of one cache, which take two workspaces in turns as an engine's layers do, and the tokens
+/// of a step.
 template <class Runtime, class PolicyType, class Codec>
 class PolicySet final : public AnyPolicySet<Runtime> {
  public:
@@ -55,7 +58,8 @@ class PolicySet final : public AnyPolicySet<Runtime> {
     caches_.reserve(std::size_t(shape.copies));
     for (Index c = 0; c < shape.copies; ++c) {
       pools_.push_back(std::make_unique<Pool>(shape.sequences * shape.kv_heads * pages_of_head));
-      caches_.emplace_back(config, PolicyType{}, options, *pools_.back(), workspace_, stream);
+      caches_.emplace_back(config, PolicyType{}, options, *pools_.back(),
+                           workspaces_[std::size_t(c) % workspaces_.size()], stream);
     }
     const Index tokens = shape.sequences * chunk();
     k_ = Elements(tokens * shape.kv_heads * shape.head_dim);
@@ -101,6 +105,14 @@ class PolicySet final : public AnyPolicySet<Runtime> {
       caches_.at(std::size_t((first + i) % shape_.copies)).extend(batch, {}, stream);
     }
   }
+  void steps_apart(Index first, Index count, Stream stream, Stream policies) override {
+    for (auto& workspace : workspaces_) workspace.run_policies_on(policies);
+    steps(first, count, stream);
+    for (auto& workspace : workspaces_) {
+      workspace.wait(stream);
+      workspace.run_policies_on({});
+    }
+  }
   void synchronize(Stream stream) override {
     for (Cache& cache : caches_) cache.synchronize(stream);
   }
@@ -108,7 +120,7 @@ class PolicySet final : public AnyPolicySet<Runtime> {
     return caches_.at(std::size_t(copy)).length(sequence, kv_head);
   }
   Index bytes(int what) const override {
-    if (what == 1) return workspace_.bytes();
+    if (what == 1) return workspaces_.front().bytes();
     // The pool is this cache's alone, so its idle pages count as well.
     const auto usage = caches_.front().memory();
     return pools_.front()->bytes() + usage.bookkeeping;
@@ -151,7 +163,7 @@ class PolicySet final : public AnyPolicySet<Runtime> {
 
   PolicyShape shape_;
   std::vector<std::unique_ptr<Pool>> pools_;  // these two outlive the caches
-  tersekv::cuda::BasicWorkspace<Runtime> workspace_;
+  std::array<tersekv::cuda::BasicWorkspace<Runtime>, 2> workspaces_;
   std::vector<Cache> caches_;
   Elements q_, k_, v_, out_;
   tersekv::cuda::Buffer<Runtime, float> scores_;

@@ -16,12 +16,13 @@ WARM_STEPS = 3
 class Steps:
     """A filled set, ready to be timed."""
 
-    def __init__(self, bench, case, copies=None):
+    def __init__(self, bench, case, kinds=1, copies=None):
+        """`kinds` of steps are timed, each as often."""
         self.bench, self.case = bench, case
         self.copies = copies or shapes.copies_for(case.kv_bytes(), bench.l2_bytes)
         self.rounds = -(-bench.least_calls // self.copies)
         # Room for one that grows with every step: prepared, checked and timed ones.
-        self.growth = WARM_STEPS + (ROUNDS + 12) * self.rounds
+        self.growth = WARM_STEPS + kinds * (ROUNDS + 12) * self.rounds
         room = case.context + 1 + (self.growth if case.policy in shapes.UNBOUNDED else 0)
         self.set = native.PolicySet(bench.library, case, self.copies, case.context, room,
                                     bench.clock.handle)
@@ -51,6 +52,9 @@ class Steps:
     def step(self):
         self.set.steps(0, self.rounds * self.copies)
 
+    def step_apart(self):
+        self.set.steps_apart(0, self.rounds * self.copies, self.bench.clock.policies)
+
     @property
     def calls(self):
         return self.rounds * self.copies
@@ -77,10 +81,12 @@ def describe(case):
 
 
 def measure_policy(bench, case):
-    """Step and attention of the same cache."""
-    with Steps(bench, case) as steps:
+    """Step and attention of the same cache. Layers take two workspaces in turns, so copies are even."""
+    copies = shapes.copies_for(case.kv_bytes(), bench.l2_bytes)
+    with Steps(bench, case, 2, copies + copies % 2) as steps:
         timed = {"attend": bench.clock.prepare(steps.attend, steps.calls),
-                 "step": bench.clock.prepare(steps.step, steps.calls)}
+                 "step": bench.clock.prepare(steps.step, steps.calls),
+                 "apart": bench.clock.prepare(steps.step_apart, steps.calls)}
         samples = compare(bench.clock, timed, bench.seconds_of_case, refresher([steps]),
                           least=bench.least_rounds, most=ROUNDS)
         timed.clear()

@@ -203,7 +203,8 @@ class Policies(Library):
                 made = self.policy_set(policy)
                 made.fill(40, 1)
                 made.attend(1)
-                made.steps(1, 3)  # copies 1, 0, 1
+                made.steps(1, 2)  # copies 1, 0
+                made.steps_apart(1, 1, None)
                 made.synchronize()
                 # Who grows does so with every step; SnapKV's first still belongs to the prompt.
                 growth = {"full": 1, "kvzap": 1}.get(policy, 0)

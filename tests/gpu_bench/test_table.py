@@ -17,9 +17,9 @@ def attention(case="a", context=8192, batch=8, mix="uniform", **samples):
                            if us is not None}}
 
 
-def step(policy, attend, whole):
-    return {"case": f"{policy} 8192 x 8", "policy": policy, "copies": 1,
-            "samples_us": {"attend": [attend] * 3, "step": [whole] * 3}}
+def step(policy, attend, whole, apart):
+    return {"case": f"{policy} 8192 x 8", "policy": policy, "copies": 2,
+            "samples_us": {"attend": [attend] * 3, "step": [whole] * 3, "apart": [apart] * 3}}
 
 
 def report(**sections):
@@ -48,24 +48,31 @@ class Table(TableTest):
 
     def test_all_goals_met(self):
         text = self.markdown(report(attention=[attention(), attention("r", mix="zipf")],
-                                    steps=[step("h2o", 100, 104), step("keepkv", 100, 119)]))
+                                    steps=[step("h2o", 100, 104, 103), step("keepkv", 100, 119, 110)]))
         self.assertNotIn("MISSED", text)
-        self.assertEqual(text.count("met in all"), 6)
+        self.assertEqual(text.count("met in all"), 8)
 
     def test_missed_goals_are_named(self):
         text = self.markdown(report(
             attention=[attention("slow", probe=84.0), attention("good"),
                        attention("extras", ours_plain=94.0), attention("lost", sdpa=99.0),
                        attention("ragged", mix="few", probe=79.0)],
-            steps=[step("h2o", 100, 106), step("keepkv", 100, 121)]))
+            steps=[step("h2o", 100, 106, 107), step("keepkv", 100, 121, 122)]))
         for goal, limit, cases, of in (
                 ("bandwidth over the probe's", "0.85", "slow: 0.84", 4),
                 ("ragged bandwidth over the probe's", "0.8", "ragged: 0.79", 1),
                 ("with bias and scores over without", "1.05", "extras: 1.06", 5),
                 ("best other over ours", "1", "lost: 0.99", 5),
                 ("step beyond attention", "0.05", "h2o 8192 x 8: 0.06", 1),
-                ("KeepKV's step beyond attention", "0.2", "keepkv 8192 x 8: 0.21", 1)):
+                ("step beyond attention, policies apart", "0.05", "h2o 8192 x 8: 0.07", 1),
+                ("KeepKV's step beyond attention", "0.2", "keepkv 8192 x 8: 0.21", 1),
+                ("KeepKV's step beyond attention, policies apart", "0.2", "keepkv 8192 x 8: 0.22",
+                 1)):
             self.assertEqual(self.row(text, goal), [goal, limit, f"MISSED in 1 of {of}", cases])
+
+    def test_steps_with_policies_in_place_and_apart(self):
+        row = self.row(self.markdown(report(steps=[step("h2o", 100, 106, 107)])), "h2o 8192 x 8")
+        self.assertEqual(row, ["h2o 8192 x 8", "2", "6.0 %", "7.0 %", "106", "107", "100"])
 
     def test_bandwidth_has_a_goal_from_some_size_on(self):
         small = attention("small", context=4096, probe=10.0)
@@ -94,7 +101,7 @@ class Table(TableTest):
         self.assertIn("(everywhere)", alone)
 
     def test_missing_sections(self):
-        text = self.markdown(report(steps=[step("h2o", 100, 104)]))
+        text = self.markdown(report(steps=[step("h2o", 100, 104, 103)]))
         self.assertEqual(text.count("Not measured."), 4)
         self.assertIn("Nothing was measured that has a goal", self.markdown(report()))
 
