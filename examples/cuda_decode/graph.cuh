@@ -9,6 +9,17 @@ namespace decode {
 
 using tersekv::cuda::check;
 
+/// A stream that waits for no other unless told to.
+struct SideStream {
+  SideStream() {
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "another stream");
+  }
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+  ~SideStream() { cudaStreamDestroy(stream); }
+  cudaStream_t stream = nullptr;
+};
+
 /// The launches of `body` as a CUDA graph, to be replayed.
 class Graph {
  public:

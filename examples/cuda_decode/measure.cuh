@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -21,11 +22,11 @@ namespace decode {
 struct Result {
   Index entries = 0;                      ///< of a head, on average, when the steps are done
   Index cache_bytes = 0, work_bytes = 0;  ///< of all sequences and layers
-  double step_ms = 0, cache_ms = 0;
+  double step_ms = 0, apart_ms = 0, cache_ms = 0;
   double fits = 0;  ///< sequences, computed
 };
 
-/// The caches of all layers on one pool and one workspace, filled and stepped.
+/// The caches of all layers on one pool and two workspaces, filled and stepped.
 template <class Policy>
 class Caches {
  public:
@@ -55,8 +56,17 @@ class Caches {
     device.max_length = room_;
     layers_.reserve(static_cast<std::size_t>(decoder.layers()));
     for (config.layer = 0; config.layer < decoder.layers(); ++config.layer) {
-      layers_.emplace_back(config, policy, device, pool_, workspace_, decoder.stream());
+      layers_.emplace_back(config, policy, device, pool_, workspace_of(config.layer),
+                           decoder.stream());
     }
+  }
+  /// From now on policies are at work while the decoder goes on with the layer.
+  void run_policies_on(cudaStream_t stream) {
+    for (auto& workspace : workspaces_) workspace.run_policies_on(stream);
+  }
+  /// Before the end of a capture: until policies are done with the step.
+  void wait_for_policies() {
+    for (auto& workspace : workspaces_) workspace.wait(decoder_.stream());
   }
 
   /// As if a prompt had passed: random keys and values in chunks, the last queries of each shown to
@@ -94,7 +104,7 @@ class Caches {
     }
     result.entries = entries / (batch() * decoder_.shape().kv_heads * decoder_.layers());
     result.cache_bytes = pool_.bytes() + bookkeeping;
-    result.work_bytes = workspace_.bytes();
+    for (const auto& workspace : workspaces_) result.work_bytes += workspace.bytes();
   }
   void synchronize() {
     for (Cache& cache : layers_) cache.synchronize(decoder_.stream());
@@ -107,6 +117,11 @@ class Caches {
   static constexpr bool kKeepsAll = std::is_same_v<Policy, tersekv::Full>;
   static constexpr bool kGrows = !Policy::needs_budget || std::is_same_v<Policy, tersekv::SnapKV>;
 
+  /// Layers take them in turns, as a policy may be at work in one while the next layer attends.
+  tersekv::cuda::Workspace& workspace_of(Index layer) {
+    return workspaces_[static_cast<std::size_t>(layer) % workspaces_.size()];
+  }
+
   Index batch() const { return decoder_.batch(); }
   Index kv_width() const { return decoder_.shape().kv_width(); }
 
@@ -118,10 +133,10 @@ class Caches {
     return options.budget() +
            (Policy::needs_budget ? 0 : static_cast<Index>(std::ceil(6 * std::sqrt(budget))));
   }
-  /// Of all layers. Only the layer at work holds more than what stays.
+  /// Of all layers. Only the layer at work holds more than what stays and a step's token.
   Index most_pages(Index steps) const {
     const auto pages = [](Index entries) { return (entries + kPage - 1) / kPage; };
-    const Index stay = pages(kept_ + (kGrows ? steps : 0));
+    const Index stay = pages(kept_ + (kGrows ? steps : 1));
     return batch() * decoder_.shape().kv_heads * (decoder_.layers() * stay + pages(kChunk) + 1);
   }
 
@@ -160,7 +175,7 @@ class Caches {
   Index kept_, room_;
   // The layers give their pages back, so what they borrow comes first.
   tersekv::cuda::PagePool pool_;
-  tersekv::cuda::Workspace workspace_;
+  std::array<tersekv::cuda::Workspace, 2> workspaces_;
   std::vector<Cache> layers_;
   Buffer<BFloat16> k_, v_, q_;
   Buffer<float> scores_;
@@ -174,8 +189,8 @@ Result measure(const std::string& name, const Policy& policy, const Options& opt
   std::size_t free_bytes = 0, all_bytes = 0;
   check(cudaMemGetInfo(&free_bytes, &all_bytes), "free memory");
 
-  // Both graphs are replayed; one step is taken before, one is counted in each capture.
-  const Index steps = 2 * (options.steps + kWarmUp + 1) + 1;
+  // All graphs are replayed; one step is taken before, one is counted in each capture.
+  const Index steps = 3 * (options.steps + kWarmUp + 1) + 1;
   Caches<Policy> caches(name, policy, options, steps, decoder);
   caches.fill();
   const auto attend = [&](Index layer, const StepRows& rows) { caches.attend(layer, rows); };
@@ -188,6 +203,15 @@ Result measure(const std::string& name, const Policy& policy, const Options& opt
   {
     const Graph part(decoder.stream(), [&] { decoder.attend_only(attend); });
     result.cache_ms = part.replay(options.steps, kWarmUp);
+  }
+  {
+    const SideStream policies;
+    caches.run_policies_on(policies.stream);
+    const Graph step(decoder.stream(), [&] {
+      decoder.step(attend);
+      caches.wait_for_policies();
+    });
+    result.apart_ms = step.replay(options.steps, kWarmUp);
   }
   caches.report(result);
   const double bytes_per_sequence = static_cast<double>(result.cache_bytes + result.work_bytes) /

@@ -37,8 +37,9 @@ and the choice of the next token are left out, the output matrix is not. Prompts
 keys and values are appended in chunks, and the policies see attention of random queries. KVzap's scores
 are random, its threshold is such that about as much stays as with the others.
 
-A step is one CUDA graph. Its time is the mean over all of them. "caches" is the time of the caches'
-part: append, attention, policy. "fits" is computed, not run: free memory beside the weights, over the
+A step is one CUDA graph. Its time is the mean over all of them. "apart" is the same with policies on
+a stream of their own, so that they are at work while the layer goes on; "caches" is the time of the
+caches' part: append, attention, policy. "fits" is computed, not run: free memory beside the weights, over the
 bytes that one sequence takes.
 )";
 
