@@ -5,7 +5,10 @@ of storage and ways of feeding must give the same perplexity, as far as rounding
 
 Sums are added up in other orders on a device, and a rounding may decide which of two nearly tied
 entries leaves; over a few hundred tokens that should stay within 0.1 %, or 1 % where pairs of keys
-compete: in the first layer all pairs of one token at one distance tie. How many entries stay, leave
+compete: in the first layer all pairs of one token at one distance tie. In bfloat16 the last bit of a
+float decides now and then whether a key or value is rounded by 2^-9 up or down: two builds of the CPU's
+caches, for AVX-512 and for any x86-64, differ by 0.05 % (standard deviation of six texts' perplexities
+with ZSMerge, up to 0.08 %), so 0.3 % is allowed there. How many entries stay, leave
 and are merged must be equal, except for the policy that has no budget.
 
 Prints one line per row; the exit status is 1 when one of them is off, 2 when one could not be run,
@@ -29,7 +32,7 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / "
 MODEL = CACHE / "tersekv/SmolLM2-135M-Instruct.Q4_1.gguf"
 NO_CUDA = ("built without CUDA", "there is no CUDA device")
 COUNTS = ["kept_entries", "seen_entries", "evictions", "merges"]
-PAIRS_TOLERANCE = 1e-2
+PAIRS_TOLERANCE, BFLOAT16_TOLERANCE = 1e-2, 3e-3
 # Of the default model, for surrogates.
 LAYERS, EMBEDDING, KV_HEADS = 30, 576, 3
 # Policies with a budget; others stand in rows() by themselves.
@@ -61,15 +64,16 @@ def rows(options, surrogate):
     usual = options.tolerance
     prose = ["perplexity", "--offset", "16384", "--context", str(options.context)]
     budget = ["--budget", "25%"]
-    for kind in ["f32", "f16", "bf16"]:
-        yield f"full, {kind}", [*prose, "--kv-type", kind], usual, True
+    kinds = {"f32": usual, "f16": usual, "bf16": max(usual, BFLOAT16_TOLERANCE)}
+    for kind, tolerance in kinds.items():
+        yield f"full, {kind}", [*prose, "--kv-type", kind], tolerance, True
     for policy in BUDGETED:
         yield policy, [*prose, "--policy", policy, *budget], usual, True
     yield ("keepkv, pairs", [*prose, "--policy", "keepkv", "--set", "selector=pair", *budget],
            PAIRS_TOLERANCE, True)
     for kind in ["f16", "bf16"]:
         yield (f"zsmerge, {kind}", [*prose, "--policy", "zsmerge", "--kv-type", kind, *budget],
-               usual, True)
+               kinds[kind], True)
     yield ("h2o, one token at a time", [*prose, "--policy", "h2o", "--chunk", "1", *budget],
            usual, True)
     for policy in ["snapkv", "h2o", "keepkv"]:
@@ -116,7 +120,7 @@ def main():
     parser.add_argument("--text", type=pathlib.Path, default=TEXT)
     parser.add_argument("--context", type=int, default=512, help="tokens (%(default)s)")
     parser.add_argument("--tolerance", type=float, default=1e-3,
-                        help="relative (%(default)s); pairs of keys have one of their own")
+                        help="relative (%(default)s); pairs of keys, and bfloat16, have one of their own")
     parser.add_argument("--only", default="", help="rows whose title contains this")
     options = parser.parse_args()
 
