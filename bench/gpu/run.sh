@@ -142,7 +142,7 @@ stage build 240 240 cmake --build "$build" --target $targets -j "$jobs" -- $keep
 stage tests 180 200 env TERSEKV_NO_SKIP=1 ctest --test-dir "$build" -R '^gpu\.' \
   --output-on-failure --no-tests=error
 for tool in memcheck racecheck; do
-  stage $tool 120 170 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 9 \
+  stage $tool 150 170 "${sanitizer:-compute-sanitizer}" --tool $tool --error-exitcode 9 \
     "$(built tersekv_gpu_tests)" '[small]'
 done
 stage examples 120 170 sh bench/gpu/examples.sh "${nvcc:-nvcc}" "$capability" "$build"

@@ -155,7 +155,7 @@ TEST_CASE("device: all policies do so on a stream of their own, whatever the wor
   check<Full>(2, kUnlimited);
 }
 
-TEST_CASE("device: calls wait for a policy on a stream of its own", "[small]") {
+TEST_CASE("device: calls wait for a policy on a stream of its own") {
   on_device::require_device();
   const ExtendOptions compressed = {}, observed{.compress_every = kNever};
   check_call<H2O>(compressed, [](auto& cache, const Tokens& token) {
@@ -183,7 +183,7 @@ TEST_CASE("device: calls wait for a policy on a stream of its own", "[small]") {
   CHECK(outs.front() == outs.back());
 }
 
-TEST_CASE("device: steps with policies on a stream of their own replay from a graph", "[small]") {
+TEST_CASE("device: steps with policies on a stream of their own replay from a graph") {
   on_device::require_device();
   const PolicyStream apart;
   Layers<H2O> plain(3, 1, 40, 40, {}), layers(3, 2, 40, 40, apart.get());
