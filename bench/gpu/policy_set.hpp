@@ -110,7 +110,7 @@ class PolicySet final : public AnyPolicySet<Runtime> {
     steps(first, count, stream);
     for (auto& workspace : workspaces_) {
       workspace.wait(stream);
-      workspace.run_policies_on({});
+      workspace.run_policies_on(std::nullopt);
     }
   }
   void synchronize(Stream stream) override {

@@ -191,6 +191,7 @@ Result measure(const std::string& name, const Policy& policy, const Options& opt
 
   // All graphs are replayed; one step is taken before, one is counted in each capture.
   const Index steps = 3 * (options.steps + kWarmUp + 1) + 1;
+  const SideStream policies;
   Caches<Policy> caches(name, policy, options, steps, decoder);
   caches.fill();
   const auto attend = [&](Index layer, const StepRows& rows) { caches.attend(layer, rows); };
@@ -205,7 +206,6 @@ Result measure(const std::string& name, const Policy& policy, const Options& opt
     result.cache_ms = part.replay(options.steps, kWarmUp);
   }
   {
-    const SideStream policies;
     caches.run_policies_on(policies.stream);
     const Graph step(decoder.stream(), [&] {
       decoder.step(attend);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "cuda/host_context.hpp"
@@ -46,7 +48,9 @@ struct Runtime {
   }
   static void synchronize(Stream stream) {
     ++synchronizations;
-    if (stream == kLateStream) catch_up(late.size());
+    if (stream != kLateStream) return;
+    catch_up(late.size());
+    joined = given;
   }
   static void synchronize_device() { synchronize(kLateStream); }
 
@@ -54,13 +58,18 @@ struct Runtime {
   /// A point in the work of a stream, for others to wait for.
   class Event {
    public:
-    void record(Stream stream) { late_before_ = stream == kLateStream ? done + late.size() : 0; }
+    void record(Stream stream) { stream == kLateStream ? late_before_ = given : before_ = made; }
     void hold(Stream stream) const {
-      if (stream != kLateStream && late_before_ > done) catch_up(late_before_ - done);
+      if (stream == kLateStream) {
+        late_follows = before_;
+        return;
+      }
+      joined = std::max(joined, late_before_);
+      if (late_before_ > given - late.size()) catch_up(late_before_ - (given - late.size()));
     }
 
    private:
-    std::size_t late_before_ = 0;  ///< launches of that stream, ever
+    std::size_t before_ = 0, late_before_ = 0;  ///< launches on other streams, and on the late one
   };
   static tersekv::Index multiprocessors() { return 4; }
   template <class Body>
@@ -70,13 +79,22 @@ struct Runtime {
   template <class Body>
   static void launch(Grid grid, int team, std::uint32_t*, Stream stream,
                      const typename Body::Args& args, int threads = Body::kThreads) {
-    if (captured != nullptr || stream == kLateStream) {
-      auto& waiting = captured != nullptr ? *captured : late;
-      waiting.push_back([=] { run<Body>(grid, Body::kSharedBytes, team, args, threads); });
-      return;
+    const auto call = [=] { run<Body>(grid, Body::kSharedBytes, team, args, threads); };
+    if (stream == kLateStream) {
+      // It could run at once, too, so it must come after what it follows.
+      if (late_follows != made) throw std::logic_error("a launch that does not wait for others");
+      ++given;
+    } else {
+      ++made;
     }
-    ++launches;
-    run<Body>(grid, Body::kSharedBytes, team, args, threads);
+    if (captured != nullptr) {
+      captured->push_back(call);
+    } else if (stream == kLateStream) {
+      late.push_back(call);
+    } else {
+      ++launches;
+      call();
+    }
   }
 
   // What a step may not do, and how often it did.
@@ -84,15 +102,16 @@ struct Runtime {
   inline static tersekv::Index bytes = 0;  // held
   /// Where launches go instead of being made, while a graph is captured.
   inline static std::vector<std::function<void()>>* captured = nullptr;
-  /// Launches that kLateStream has not made, and how many it has.
+  /// Launches that kLateStream has not made yet.
   inline static std::vector<std::function<void()>> late;
-  inline static std::size_t done = 0;
+  /// Launches ever given to it, captured ones included, and as many of them as others wait for;
+  /// made on other streams, and as many of them as it waits for.
+  inline static std::size_t given = 0, joined = 0, made = 0, late_follows = 0;
 
  private:
   static void catch_up(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) late[i]();
     late.erase(late.begin(), late.begin() + static_cast<std::ptrdiff_t>(count));
-    done += count;
     launches += static_cast<int>(count);
   }
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -79,6 +81,17 @@ struct Layers {
   }
 };
 
+Chunk<float> chunk_of(const Tokens& tokens, Index sequence) {
+  const auto batch = tokens.batch(sequence);
+  Chunk<float> chunk;
+  chunk.sequence = sequence;
+  chunk.q = batch.q;
+  chunk.k = batch.k;
+  chunk.v = batch.v;
+  chunk.out = batch.out;
+  return chunk;
+}
+
 template <class Policy>
 void same_bits(SmallCache<Policy>& a, SmallCache<Policy>& b) {
   const auto host_a = a.synchronize_to_host(), host_b = b.synchronize_to_host();
@@ -107,8 +120,10 @@ template <class Policy>
 void check(std::size_t workspaces, Index budget) {
   CAPTURE(workspaces, budget);
   const PolicyStream apart;
-  Layers<Policy> plain(3, 1, 40, budget, {}), layers(3, workspaces, 40, budget, apart.get());
+  Layers<Policy> plain(3, 1, 40, budget, std::nullopt),
+      layers(3, workspaces, 40, budget, apart.get());
   Random random(3);
+  std::vector<std::array<std::vector<float>, 2>> outs;
   const auto extend = [&](tersekv::cuda::Sequences sequences, Index rows) {
     const Tokens tokens = small_tokens(random, rows);
     const auto want = plain.extend(tokens, sequences);
@@ -119,6 +134,15 @@ void check(std::size_t workspaces, Index budget) {
   extend(1, 1);
   extend(0, 5);  // and a prompt right after a step
   extend({0, 2}, 2);
+  const Tokens one = small_tokens(random, 1), prompt = small_tokens(random, 3);
+  for (auto* some : {&plain, &layers}) {  // a step and a prompt in one call
+    for (auto& cache : some->caches) {
+      const std::array chunks{chunk_of(one, 1), chunk_of(prompt, 0)};
+      cache.extend(std::span<const Chunk<float>>(chunks));
+    }
+    outs.push_back({one.out(), prompt.out()});
+  }
+  CHECK(outs.front() == outs.back());
   for (std::size_t i = 0; i < 3; ++i) same_bits<Policy>(plain.caches[i], layers.caches[i]);
 }
 
@@ -126,7 +150,7 @@ void check(std::size_t workspaces, Index budget) {
 template <class Policy, class Call>
 void check_call(ExtendOptions how, const Call& call) {
   const PolicyStream apart;
-  Layers<Policy> plain(1, 1, 20, 40, {}), layer(1, 1, 20, 40, apart.get());
+  Layers<Policy> plain(1, 1, 20, 40, std::nullopt), layer(1, 1, 20, 40, apart.get());
   for (auto* one : {&plain, &layer}) {
     Random random(4);
     for (Index s = 0; s < 2; ++s) one->extend(small_tokens(random, 45), s);
@@ -186,7 +210,7 @@ TEST_CASE("device: calls wait for a policy on a stream of its own") {
 TEST_CASE("device: steps with policies on a stream of their own replay from a graph") {
   on_device::require_device();
   const PolicyStream apart;
-  Layers<H2O> plain(3, 1, 40, 40, {}), layers(3, 2, 40, 40, apart.get());
+  Layers<H2O> plain(3, 1, 40, 40, std::nullopt), layers(3, 2, 40, 40, apart.get());
   Random random(5);
   for (Index s = 0; s < 2; ++s) {
     const Tokens prompt = small_tokens(random, 35);  // the budget is reached by replays
@@ -229,8 +253,16 @@ TEST_CASE("device: heads keep a page in steps whose policy is on a stream of its
   cache.synchronize();
   CHECK(layers.pool.synchronize_idle_pages() == 2);
   CHECK(cache.memory().total() == before + 2 * layers.pool.page_bytes());
-  layers.workspaces.front().run_policies_on({});
+  layers.workspaces.front().run_policies_on(std::nullopt);
   layers.extend(small_tokens(random, 1), 1);
+  CHECK(layers.pool.synchronize_idle_pages() == 4);
+  // What a prompt leaves goes back, though a step is what compresses it.
+  layers.workspaces.front().run_policies_on(apart.get());
+  for (Index s = 0; s < 2; ++s) {
+    layers.extend(small_tokens(random, 60), s, {.compress_every = kNever});
+  }
+  CHECK(layers.pool.synchronize_idle_pages() == 0);
+  layers.extend(small_tokens(random, 2), {0, 2});
   CHECK(layers.pool.synchronize_idle_pages() == 4);
   cache.clear({0, 2});
   CHECK(layers.pool.synchronize_idle_pages() == 8);

@@ -81,6 +81,7 @@ class BasicKVCache {
     detail::check_chunks_apart(chunks);
     begin(stream);
     for (const Chunk<T>& chunk : chunks) {
+      workspace_->wait(stream);  // the chunk before may be a decode step
       launches_.extend(Batch<T>(chunk), chunk.k.tokens, options, stream);
     }
   }
@@ -266,7 +267,7 @@ class BasicKVCache {
   /// Live entries over tokens seen, summed over all heads; 1 for an empty cache.
   double keep_ratio() const { return store().keep_ratio(); }
   /// Every byte of device memory, entries as of the last `synchronize`; a shared workspace counts
-  /// in full, a shared pool by the pages that live entries need.
+  /// in full, a shared pool by the pages that heads hold.
   MemoryUsage memory() const {
     MemoryUsage usage = store().memory();
     usage.workspace = workspace_->bytes();

@@ -146,9 +146,7 @@ class CacheLaunches {
   void attend(Work<T>& work, Index first, Index count, Stream stream) {
     if (count == 0) return;
     const bool shown = work.observe || work.rows_out.data != nullptr;
-    // Of prompts it would wait as well, and gives pages back.
-    const bool policy_apart = workspace_->policies().has_value() && work.attention.rows == 1 &&
-                              work.rows_out.data == nullptr;
+    const bool policy_apart = may_be_apart(work);
     const Index heads = heads_of(work.sequences);
     const Index room =
         workspace_->logit_rows(heads, shape_.group_size, store_.capacity(), shape_.head_dim);
@@ -173,7 +171,7 @@ class CacheLaunches {
       launch_attention<Runtime, Dims>(attention, bounds(work), workspace_->parts(shape_.head_dim),
                                       tuning_, stream);
       work.join = attention.splits > 1;
-      if (policy_apart && (work.observe || work.compress)) {
+      if (policy_apart) {
         step_apart(work, stream);
       } else if (work.join || shown || work.compress) {
         step(work, stream);
@@ -225,6 +223,17 @@ class CacheLaunches {
     note_compression(work);
   }
 
+  /// Whether the policy's part may be left to its own stream: that of a decode step, whose token is
+  /// all that came since the last compression, as pages that become free stay the heads'.
+  template <class T>
+  bool may_be_apart(const Work<T>& work) const {
+    constexpr bool keeps_all = PolicyType::observes == Observes::nothing &&
+                               !PolicyType::needs_budget && !PolicyType::needs_token_scores;
+    bool apart = !keeps_all && workspace_->policies().has_value() && work.attention.rows == 1 &&
+                 work.rows_out.data == nullptr && (work.observe || work.compress);
+    for_heads(work.sequences, [&](Index h) { apart = apart && store_.state(h).fresh <= 1; });
+    return apart;
+  }
   /// What the output needs on `stream`, the policy's part on the policies' own.
   template <class T>
   void step_apart(const Work<T>& work, Stream stream) {

@@ -137,6 +137,10 @@ template <class Runtime>
 class BasicWorkspace {
  public:
   using Stream = typename Runtime::Stream;
+  BasicWorkspace() = default;
+  BasicWorkspace(const BasicWorkspace&) = delete;
+  BasicWorkspace& operator=(const BasicWorkspace&) = delete;
+
   struct Needs {
     Index heads = 0;    ///< of a launch
     Index entries = 0;  ///< of a head
@@ -150,6 +154,7 @@ class BasicWorkspace {
   /// Room for a cache that needs this as well. May allocate, and free what graphs captured before
   /// point at: make all caches of a workspace first.
   void reserve(const Needs& needs) {
+    if (at_work_) Runtime::synchronize(*policies_);  // in what may be freed
     const Index rows = needs.heads * needs.rows * needs.group;
     grow(floats_, needs.heads * needs.entries);
     grow(vectors_, needs.heads * needs.head_dim);
@@ -165,22 +170,29 @@ class BasicWorkspace {
     grow_zeroed(barrier_words_, needs.heads * kTeamSizes);
   }
 
-  /// From now on, what policies observe and compress in steps of one token a sequence is done on
-  /// `stream`, after the attention that they are shown; nullopt: on the stream of the call, as at
-  /// first. Every call of a cache on this workspace waits for it by itself, so results are the
-  /// same, to the bit. Heads then keep the page that a compression leaves free until a call that
-  /// compresses on its own stream (a prompt, `compress`) or `clear`: a page a head, where a budget
-  /// is whole pages. May allocate.
+  /// From now on, what policies observe and compress in decode steps (a token a sequence, right
+  /// after a compression) is done on `stream`, after the attention that they are shown;
+  /// std::nullopt: on the stream of the call, as at first. Every call of a cache on this workspace
+  /// waits for it by itself, so results are the same, to the bit. `stream` must be there until
+  /// another is set. May allocate.
   ///
-  /// While a stream is captured, this one is captured along with it: `wait` must be called before
-  /// the capture and before its end. CUDA's default stream waits for all others, and they for it,
-  /// unless they were made cudaStreamNonBlocking.
+  /// Heads keep the pages that such steps leave free (one, where a budget is whole pages; those of
+  /// a policy's interval) until a call that compresses on its own stream (a prompt, `compress`),
+  /// `rewind` or `clear`: a shared pool must have as many more.
+  ///
+  /// Of graphs nobody waits by himself: `wait` must be called before a capture, before its end, as
+  /// `stream` is captured along, and before a graph is launched that holds calls of these caches. A
+  /// capture that was given up leaves a wait behind that fails: set the stream again. CUDA's
+  /// default stream waits for all others, and they for it, unless they were made
+  /// cudaStreamNonBlocking.
   void run_policies_on(std::optional<Stream> stream) {
     if (stream.has_value() && fork_ == nullptr) fork_ = std::make_unique<Fork>();
+    if (at_work_) fork_->done.record(*policies_);
     policies_ = stream;
   }
   const std::optional<Stream>& policies() const { return policies_; }
-  /// What follows on `stream` comes after all that policies do on theirs.
+  /// What follows on `stream` comes after what policies have been given to do on theirs. Once:
+  /// other streams that go on with these caches must be ordered after this one, as always.
   void wait(Stream stream) {
     if (!at_work_) return;
     fork_->done.hold(stream);
@@ -192,9 +204,9 @@ class BasicWorkspace {
   void fork(Stream stream, Launch&& launch) {
     fork_->begin.record(stream);
     fork_->begin.hold(*policies_);
+    at_work_ = true;
     launch(*policies_);
     fork_->done.record(*policies_);
-    at_work_ = true;
   }
 
   DeviceScratch scratch(Index stride, Index group, Index head_dim, Index rows) const {
