@@ -126,7 +126,7 @@ class TiledBytes {
   static Index room(Index, Index head_dim, Index block) {
     return kRows * kDigits * std::max(head_dim, block);
   }
-  bool on() const { return on_; }
+  bool on() const { return exist && on_; }
   /// Of the tiles that are multiplied.
   Index tile_rows() const { return kDigits * queries_.block; }
 

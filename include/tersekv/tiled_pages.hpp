@@ -108,7 +108,7 @@ class TiledPages {
     return query_rows * (head_dim + std::max(head_dim, block) / 2) +
            SpreadRows::tile_rows(rows, kSharePieces) * block + kColumns / 2 * head_dim;
   }
-  bool on() const { return on_; }
+  bool on() const { return exist && on_; }
 
   void make_queries(const float* query, float scale) {
     scale_ = scale;

@@ -170,7 +170,7 @@ class TiledPieces {
                2 +
            kRowsAtOnce * head_dim;
   }
-  bool on() const { return on_; }
+  bool on() const { return exist && on_; }
 
   /// All rows of the request.
   void make_queries(const float* query, float scale) {
