@@ -58,4 +58,24 @@ void same_entries(Cache& a, Index sequence_a, Cache& b, Index sequence_b) {
   }
 }
 
+/// All sequences of two caches hold the same, to the bit.
+template <class Cache>
+void same_bits(Cache& a, Cache& b) {
+  const auto host_a = a.synchronize_to_host(), host_b = b.synchronize_to_host();
+  for (Index s = 0; s < a.config().num_sequences; ++s) {
+    for (Index h = 0; h < a.config().num_kv_heads; ++h) {
+      const auto x = host_a.entries(s, h), y = host_b.entries(s, h);
+      REQUIRE(x.size() == y.size());
+      CHECK(a.counts(s, h).evictions == b.counts(s, h).evictions);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        REQUIRE(x[i].position == y[i].position);
+        REQUIRE(x[i].weight == y[i].weight);
+        REQUIRE(x[i].score == y[i].score);
+        REQUIRE(x[i].key == y[i].key);
+        REQUIRE(x[i].value == y[i].value);
+      }
+    }
+  }
+}
+
 }  // namespace on_device

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include "cuda/device_tokens.hpp"
+#include "cuda/small_cache.hpp"
 #include "support/sanitized.hpp"
 #include "tersekv/tersekv.hpp"
 
@@ -15,25 +15,6 @@ using support::Random;
 namespace {
 
 constexpr Index kDim = 16, kHeads = 2, kSequences = 2;
-
-template <class Cache>
-void same_entries(Cache& a, Cache& b) {
-  const auto host_a = a.synchronize_to_host(), host_b = b.synchronize_to_host();
-  for (Index s = 0; s < kSequences; ++s) {
-    for (Index h = 0; h < kHeads; ++h) {
-      const auto x = host_a.entries(s, h), y = host_b.entries(s, h);
-      REQUIRE(x.size() == y.size());
-      CHECK(a.counts(s, h).evictions == b.counts(s, h).evictions);
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        REQUIRE(x[i].position == y[i].position);
-        REQUIRE(x[i].weight == y[i].weight);
-        REQUIRE(x[i].score == y[i].score);
-        REQUIRE(x[i].key == y[i].key);
-        REQUIRE(x[i].value == y[i].value);
-      }
-    }
-  }
-}
 
 template <class Codec, class Policy>
 void check(const Policy& policy, Index group, int splits, Index budget = 70) {
@@ -60,7 +41,7 @@ void check(const Policy& policy, Index group, int splits, Index budget = 70) {
   const Index more = support::kThreadSanitizer ? 35 : 50;  // beyond the budget either way
   for (Index s = 0; s < kSequences; ++s) extend(s, 40 + more * s);
   for (int step = 0; step < 3; ++step) extend({0, kSequences}, kSequences);
-  same_entries(one, two);
+  on_device::same_bits(one, two);
 }
 
 }  // namespace

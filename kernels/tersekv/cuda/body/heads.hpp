@@ -60,10 +60,9 @@ struct DeviceHeads {
   Index num_kv_heads = 0;
   Index most_pages = 0;          ///< of a head
   std::byte** tables = nullptr;  ///< [heads, most_pages]
-  std::int32_t* held =
-      nullptr;  ///< [heads]: pages in its table, those that its entries need or more
-  HeadState* states = nullptr;  ///< [heads]
-  float* registers = nullptr;   ///< [heads, layout.registers]
+  std::int32_t* held = nullptr;  ///< [heads]: pages in its table, no fewer than it needs
+  HeadState* states = nullptr;   ///< [heads]
+  float* registers = nullptr;    ///< [heads, layout.registers]
   FreePages free_pages;
 
   TERSEKV_HD std::byte** table(Index head) const { return tables + head * most_pages; }
