@@ -118,12 +118,20 @@ TEST_CASE("lines are asked for of four pages from memory, and where quarters are
   CHECK(detail::asks_in_fours(16383, 16383) == (simd::kZen == 4));
 }
 
-TEST_CASE("heads are far from so many entries on, or bytes where requests are apart") {
-  CHECK(detail::is_far(2048, 1, 16));
-  CHECK(!detail::is_far(2047, 128, 64));
-  CHECK(detail::is_far(2047, 129, 64) == simd::kAsksApart);
-  CHECK(detail::is_far(512, 512, 256) == simd::kAsksApart);
-  CHECK(!detail::is_far(512, 512, 32));
+TEST_CASE("heads are far from so many entries on, or bytes where that was timed") {
+  CHECK(detail::is_far<Half, Half>(2048, 1, 16, 4));
+  CHECK(!detail::is_far<Half, Half>(2047, 32, 64, 4));
+  constexpr bool zen4 = simd::kZen == 4 && simd::kLanes == 16;
+  for (const Index rows : {1, 2, 4}) {
+    const bool by_bytes = simd::kAsksApart || (zen4 && rows == 1);
+    CHECK(detail::is_far<Half, Half>(2047, 33, 64, rows) == by_bytes);
+    CHECK(detail::is_far<Half, Half>(512, 128, 256, rows) == by_bytes);
+    CHECK(detail::is_far<Half, Int8>(2047, 43, 64, rows) == by_bytes);
+    CHECK(detail::is_far<Int8, Half>(2047, 43, 64, rows) == by_bytes);
+    CHECK(detail::is_far<Int8, Int8>(2047, 65, 64, rows) == (simd::kAsksApart || zen4));
+    CHECK(!detail::is_far<Int8, Int8>(2047, 64, 64, rows));
+    CHECK(!detail::is_far<Half, Half>(512, 128, 32, rows));
+  }
 }
 
 TEST_CASE("keys and values are asked for in lines apart only if both are") {

@@ -65,7 +65,7 @@ double tersekv_peers_attend(void* set, int64_t calls, int with_rows, float* out,
 /* `calls` passes over the keys, round the copies: the products of every key with the first of its
  * head, which is what a search for the most similar key takes. products [kv_heads, length of the
  * longest]: of the last call, or null. */
-double tersekv_peers_similarity(void* set, int64_t calls, float* products);
+double tersekv_peers_keys(void* set, int64_t calls, float* products);
 /* `calls` attentions of the last `queries` tokens, which the first call appends. */
 double tersekv_peers_prompt(void* set, int64_t queries, int64_t calls);
 /* After prompt: as difference, of its first, one of its middle and its last queries. */

@@ -19,7 +19,8 @@ def measure(bench, case):
     in_caches = bench.plan.levels[case.entries] != "memory"
     library = bench.library
     with library.caches("weighted", case, copies) as ours, \
-            library.caches("full", case, copies) as plain:
+            library.caches("full", case, copies) as plain, \
+            library.caches("similarity", case, copies) as step:
         ours.weigh(11)
         errors = {"ours": torch_peer.verify("ours", ours.difference(), OURS_TOLERANCE),
                   "plain": torch_peer.verify("plain", plain.difference(), OURS_TOLERANCE)}
@@ -33,8 +34,12 @@ def measure(bench, case):
 
         def peak(calls):
             return calls * case.flops() / library.peak(case.threads)
+
+        def similarity(calls):
+            # Within a step, where each head's pass follows its attention.
+            return step.extends(calls)[1]
         contestants = {"ours": lambda calls: ours.attend(calls, True), "plain": plain.attend,
-                       "similarity": plain.similarity, "probe": probe, "peak": peak}
+                       "similarity": similarity, "keys": plain.keys, "probe": probe, "peak": peak}
         skipped, peer_bytes = {} if fewer is None else {"copies": fewer}, None
         if bench.torch is None:
             skipped["PyTorch"] = bench.why_no_torch

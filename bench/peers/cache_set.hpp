@@ -45,7 +45,7 @@ class AnySet {
   virtual void export_to(Index copy, Index kv_head, float* k, float* v, float* weights) const = 0;
   virtual double difference(Index copy) = 0;
   virtual double attend(Index calls, bool with_rows, float* out, float* rows) = 0;
-  virtual double similarity(Index calls, float* products) = 0;
+  virtual double key_products(Index calls, float* products) = 0;
   virtual double prompt(Index queries, Index calls) = 0;
   virtual double prompt_difference() = 0;
   virtual void steps(Index calls, double* seconds) = 0;

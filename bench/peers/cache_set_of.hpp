@@ -13,7 +13,8 @@
 
 namespace tersekv::peers {
 
-/// Of "full" and "weighted", which are measured with all; the other policies have bfloat16.
+/// Of "full", "weighted" and "similarity", which are measured with all; the other policies have
+/// bfloat16.
 inline constexpr const char* kElements = "float32 float16 bfloat16 int8";
 
 /// Copies of one layer's cache, all in the same state and on one pool, as an engine's layers are,
@@ -112,7 +113,7 @@ class CacheSet final : public AnySet {
     return seconds;
   }
 
-  double similarity(Index calls, float* products_to) override {
+  double key_products(Index calls, float* products_to) override {
     const Index heads = shape_.kv_heads, dim = shape_.head_dim, most = longest(caches_[0]);
     const Index stride = bench::row_stride(most);
     std::vector<float> firsts(static_cast<std::size_t>(heads * dim));
@@ -127,8 +128,8 @@ class CacheSet final : public AnySet {
       for (Index i = 0; i < calls; ++i) {
         const Cache& one = next();
         threads.run(heads, [&](Index h, int) {
-          key_products(one.head(0, h), 0, one.length(0, h), firsts.data() + h * dim, 1.0f,
-                       rows_.data() + h * stride);
+          tersekv::key_products(one.head(0, h), 0, one.length(0, h), firsts.data() + h * dim, 1.0f,
+                                rows_.data() + h * stride);
         });
       }
     });

@@ -6,7 +6,7 @@ ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 # Query heads, KV heads, head_dim.
 SMALL, LARGE, UNGROUPED, TINY = (9, 3, 64), (32, 8, 128), (32, 32, 128), (4, 2, 64)
 BEYOND_CACHES = 4  # times the last level, for what is to come from memory
-CONTESTANTS_BYTES = 8  # times one's, of all: two sets of ours, PyTorch's (of int8 twice as much), buffers
+CONTESTANTS_BYTES = 9  # times one's, of all: three sets of ours, PyTorch's (of int8 twice as much), buffers
 ROUND_BYTES = 64 << 20  # what a round over an engine's layers goes through, at least
 MOST_COPIES = 32
 POLICIES = ("full", "streaming_llm", "h2o", "tova", "snapkv", "morphkv", "weightedkv", "zsmerge",

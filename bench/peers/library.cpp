@@ -101,8 +101,8 @@ double tersekv_peers_difference(void* set, int64_t copy) {
 double tersekv_peers_attend(void* set, int64_t calls, int with_rows, float* out, float* rows) {
   return guarded(-1.0, [&] { return set_of(set).attend(calls, with_rows != 0, out, rows); });
 }
-double tersekv_peers_similarity(void* set, int64_t calls, float* products) {
-  return guarded(-1.0, [&] { return set_of(set).similarity(calls, products); });
+double tersekv_peers_keys(void* set, int64_t calls, float* products) {
+  return guarded(-1.0, [&] { return set_of(set).key_products(calls, products); });
 }
 double tersekv_peers_prompt(void* set, int64_t queries, int64_t calls) {
   return guarded(-1.0, [&] { return set_of(set).prompt(queries, calls); });

@@ -28,7 +28,7 @@ _SIGNATURES = {
     "export": (INT, (P, I, I, P, P, P)),
     "difference": (D, (P, I)),
     "attend": (D, (P, I, INT, P, P)),
-    "similarity": (D, (P, I, P)),
+    "keys": (D, (P, I, P)),
     "prompt": (D, (P, I, I)),
     "prompt_difference": (D, (P,)),
     "steps": (INT, (P, I, P)),
@@ -132,15 +132,15 @@ class Caches:
         """Seconds."""
         return self.call("attend", calls, with_rows, None, None)
 
-    def similarity(self, calls):
+    def keys(self, calls):
         """Seconds."""
-        return self.call("similarity", calls, None)
+        return self.call("keys", calls, None)
 
     def products(self):
         """Of every key of the next copy with its head's first: [kv_heads, longest]."""
         longest = max(self.length(h) for h in range(self.case.kv_heads))
         products = floats(self.case.kv_heads * longest)
-        self.call("similarity", 1, products)
+        self.call("keys", 1, products)
         return products
 
     def attention(self, with_rows):

@@ -35,10 +35,11 @@ def attention(results):
           "ours. Roof: our time over the larger of that and the operations at the peak. Others: their "
           "time over ours, above 1 is slower; int8 is bfloat16 there. Bytes: K and V; all that the "
           "cache holds; PyTorch's K, V and log-weights. Similarity: one pass over the keys, as KeepKV looks "
-          "for the most similar one, over `ours`.\n")
+          "for the most similar one, within a step, right after each head's attention, over `ours`; keys "
+          "alone: one pass after the other.\n")
     head = ["q/KV heads/dim, type, entries x threads", "copies", "of read", "roof", "ours / plain",
-            "SDPA", "SDPA with bias", "products, softmax, sum", "similarity", "ours us", "plain us", "read GB/s",
-            "peak GFLOP/s", "K, V KiB", "all KiB", "PyTorch KiB"]
+            "SDPA", "SDPA with bias", "products, softmax, sum", "similarity", "keys alone", "ours us",
+            "plain us", "read GB/s", "peak GFLOP/s", "K, V KiB", "all KiB", "PyTorch KiB"]
     for level in ("memory", "L3", "L2"):
         chosen = [r for r in results if r["level"] == level]
         if chosen:
@@ -53,7 +54,8 @@ def attention_row(result):
     return [result["case"], str(result["copies"]), fixed(goals.ratio(samples, "probe", "ours")),
             fixed(goals.roof(samples))] + [
                 fixed(goals.ratio(samples, above, below)) for above, below in
-                (("ours", "plain"), ("sdpa", "ours"), ("sdpa_bias", "ours"), ("products", "ours"), ("similarity", "ours"))
+                (("ours", "plain"), ("sdpa", "ours"), ("sdpa_bias", "ours"), ("products", "ours"),
+                 ("similarity", "ours"), ("keys", "ours"))
             ] + [text(goals.median(samples, "ours")), text(goals.median(samples, "plain")),
                  text(rate(result["kv_bytes"], goals.median(samples, "probe"))),
                  text(rate(result["flops"], goals.median(samples, "peak"))),

@@ -12,6 +12,7 @@ from turns import alternating  # noqa: E402
 # After a call others' threads spin for a while, waiting for the next one; on as many cores as there
 # are threads, who comes next would pay for that.
 REST = 0.01
+MOST_CALLS = 10000  # of a sample: a part of a call may seem to take no time
 
 
 def timed(function):
@@ -28,7 +29,7 @@ def calls_for(contestant, seconds, multiple=1):
     """Calls that take about so long: whole rounds of `multiple`."""
     contestant(multiple)
     one = max(contestant(multiple) / multiple, 1e-9)
-    return multiple * max(1, math.ceil(seconds / one / multiple))
+    return multiple * max(1, math.ceil(min(seconds / one, MOST_CALLS) / multiple))
 
 
 def compare(contestants, seconds, copies=1, least=7, most=41, sample=0.004, rest=REST, uncounted=1):

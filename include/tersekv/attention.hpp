@@ -34,7 +34,6 @@ class AttentionPass {
   using Key = typename Head::Key;
   using Value = typename Head::Value;
   static constexpr bool kPairs = simd::kFastPairs && std::is_same_v<Key, BFloat16>;
-  static constexpr Index kDimBytes = sizeof(Key) + sizeof(Value);  // of an entry's dimension
   static constexpr bool kBytes = Codec<Key>::scaled && Codec<Value>::scaled;
   /// Of what is asked for far, so many bytes before a softmax: memory would else have nothing to
   /// do.
@@ -52,7 +51,7 @@ class AttentionPass {
         block_(block_entries(head.page_size())),
         tiled_(request, rows_, dim_, block_, buffers),
         from_memory_(request.tokens == 1 &&
-                     (tiled_.on() || is_far(request.visible, kDimBytes * dim_, block_))),
+                     (tiled_.on() || is_far<Key, Value>(request.visible, dim_, block_, rows_))),
         tile_(request.tokens == 1 && !from_memory_ ? kSection : block_),
         ask_(ask_of_both<Key, Value>(std::min<Index>(rows_, kRowBlock), from_memory_)),
         key_order_(
@@ -163,7 +162,9 @@ class AttentionPass {
     const bool few_bytes = kBytes && rows_ > 1 && 2 * block_ * dim_ <= kAskedBytes;
     return asks_far() || (!simd::kAsksApart && from_memory_ && few_bytes);
   }
-  bool asks_far() const { return ask_ == simd::Ask::far; }
+  /// What may be in memory, a page ahead; sections are asked for in the order in which they are
+  /// read.
+  bool asks_far() const { return ask_ == simd::Ask::far && from_memory_; }
   bool asks_apart() const { return ask_ == simd::Ask::apart; }
   /// What is asked for along with the keys at `start`, and with the values: as much from `ahead`
   /// on, or lines of pages that come later.

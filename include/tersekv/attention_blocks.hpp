@@ -47,15 +47,18 @@ inline constexpr int kKeyVectors = kSumBlock / kRowBlock;
 
 /// How a block of `rows` query rows asks for elements T that are read next. From memory it disturbs
 /// the prefetching of AMD's processors up to Zen 4, which goes on by itself unless much is done in
-/// between, and then bytes come sooner from lines apart; others' leaves waits.
+/// between, and then bytes come sooner from lines apart; others' leaves waits. From caches a Zen 4
+/// is asked into the second level, too: short heads of several layers are no nearer. Programs whose
+/// vectors have four lanes ask so wherever they read: a second way costs more to compile than it
+/// gains.
 template <class T>
 constexpr simd::Ask ask_of(Index rows, bool from_memory) {
   constexpr bool bytes = sizeof(T) == 1;
   if (simd::kZen == 4) {
     if (from_memory && bytes) return rows >= 3 ? simd::Ask::apart : simd::Ask::nothing;
-    if (from_memory) return rows >= 4 ? simd::Ask::far : simd::Ask::nothing;
-    return rows > 1 || bytes ? simd::Ask::near : simd::Ask::nothing;
+    return !from_memory || rows >= 4 ? simd::Ask::far : simd::Ask::nothing;
   }
+  if (simd::kAsksFar && simd::kLanes == 4) return simd::Ask::far;
   if (!from_memory || !simd::kAsksFar) return simd::Ask::near;
   return simd::kAsksApart ? simd::Ask::apart : simd::Ask::far;
 }
@@ -247,9 +250,13 @@ struct ValueRun {
 /// asked for, so that memory is read in order, else 0. Sums go on from what they were, entry by
 /// entry: the same bits whatever the runs.
 template <int Rows, int Vectors, simd::Ask ask, class Value>
-inline void value_block(const ValueRun<Value>* runs, Index count, Index column, Index head_dim,
-                        Index rest, const float* weights, Index weight_stride, const float* factors,
-                        float* sums, Index sum_stride) {
+#if !defined(__AVX__)
+[[gnu::noinline]]  // with four lanes g++ runs out of registers for it inside another function
+#endif
+inline void
+value_block(const ValueRun<Value>* runs, Index count, Index column, Index head_dim, Index rest,
+            const float* weights, Index weight_stride, const float* factors, float* sums,
+            Index sum_stride) {
   simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}];
   TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
     const simd::Floats factor = simd::broadcast(factors == nullptr ? 1.0f : factors[r]);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +10,7 @@
 
 #include "tersekv/checks.hpp"
 #include "tersekv/chunk.hpp"
+#include "tersekv/slot_order.hpp"
 
 namespace tersekv::detail {
 
@@ -29,16 +29,25 @@ inline constexpr int kWrittenFootprints = 2;
 template <class T>
 void check_chunks_apart(std::span<const Chunk<T>> chunks) {
   if (chunks.size() < 2) return;
-  alignas(std::max_align_t) std::array<std::byte, 16384> stack;
+  alignas(std::max_align_t) std::array<std::byte, 18432> stack;
   std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
 
-  std::pmr::vector<Index> sequences(&memory);
-  sequences.reserve(chunks.size());
-  for (const Chunk<T>& chunk : chunks) sequences.push_back(chunk.sequence);
-  std::sort(sequences.begin(), sequences.end());
-  const auto twice = std::adjacent_find(sequences.begin(), sequences.end());
-  if (twice != sequences.end()) {
-    refuse("chunks", "different sequences", text("sequence ", *twice, " twice"));
+  // By the one way of sorting that there is: another takes who includes this a while to compile.
+  std::pmr::vector<std::int32_t> order(&memory);
+  const auto sort_all = [&](std::size_t count, const auto& before) {
+    order.resize(count);
+    for (std::size_t i = 0; i < count; ++i) order[i] = static_cast<std::int32_t>(i);
+    sort_slots(order.data(), static_cast<Index>(count), SlotLess(before));
+  };
+  const auto sequence_of = [&](std::int32_t c) {
+    return chunks[static_cast<std::size_t>(c)].sequence;
+  };
+  sort_all(chunks.size(),
+           [&](std::int32_t a, std::int32_t b) { return sequence_of(a) < sequence_of(b); });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const Index sequence = sequence_of(order[i]);
+    if (sequence != sequence_of(order[i - 1])) continue;
+    refuse("chunks", "different sequences", text("sequence ", sequence, " twice"));
   }
 
   // In order of address only those are compared that reach beyond where the next one begins.
@@ -58,15 +67,18 @@ void check_chunks_apart(std::span<const Chunk<T>> chunks) {
       reaches.push_back({view.address_of(low), view.address_of(high), c, v});
     }
   }
-  std::sort(reaches.begin(), reaches.end(),
-            [](const Reach& a, const Reach& b) { return a.first < b.first; });
+  const auto reach_of = [&](std::int32_t i) -> const Reach& {
+    return reaches[static_cast<std::size_t>(i)];
+  };
+  sort_all(reaches.size(),
+           [&](std::int32_t a, std::int32_t b) { return reach_of(a).first < reach_of(b).first; });
   const auto view_of = [&](const Reach& reach) {
     return footprints_of(chunks[reach.chunk])[static_cast<std::size_t>(reach.view)];
   };
-  for (std::size_t i = 0; i < reaches.size(); ++i) {
-    const Reach& a = reaches[i];
-    for (std::size_t j = i + 1; j < reaches.size() && reaches[j].first < a.last; ++j) {
-      const Reach& b = reaches[j];
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Reach& a = reach_of(order[i]);
+    for (std::size_t j = i + 1; j < order.size() && reach_of(order[j]).first < a.last; ++j) {
+      const Reach& b = reach_of(order[j]);
       const bool written = a.view < kWrittenFootprints || b.view < kWrittenFootprints;
       if (!written || a.chunk == b.chunk || !overlap(view_of(a), view_of(b))) continue;
       refuse("chunks", "an out and lse apart from the views of all others", "one that overlaps");

@@ -20,7 +20,7 @@ namespace tersekv {
 namespace detail {
 /// Heads of so many entries are no longer in the second-level cache when their turn comes.
 inline constexpr Index kFarEntries = 2048;
-inline constexpr Index kFarBytes = 256 << 10, kFarBlock = 64;  ///< of keys and values; entries
+inline constexpr Index kFarBytes = 256 << 10, kFarBlock = 64;  ///< by bytes: see is_far
 /// And those of so many may have left the last level, and take longer.
 inline constexpr Index kMemoryEntries = 16384;
 /// By so many entries columns are asked for before they are read, where that is said by entry.

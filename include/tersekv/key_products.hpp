@@ -16,31 +16,36 @@ namespace tersekv {
 
 namespace detail {
 
-/// The slots [first, last) page by page, rounded up to whole runs of Run vectors (or pages, where
-/// they are shorter): body.template operator()<Vectors>(page, the first entry in it, its slot).
+/// The slots [first, last) page by page, the last page first, as it is the one most likely to be in
+/// a cache near: attention has just read all of them, in the order of memory. Each rounded up to
+/// whole runs of Run vectors (or pages, where they are shorter):
+/// body.template operator()<Vectors>(page, the page that comes next, the first entry in it, its
+/// slot).
 template <int Run, class Head, class F>
 void for_product_runs(const Head& head, Index first, Index last, F&& body) {
-  const Index page_size = head.page_size();
-  for (Index start = first; start < last;) {
-    const Index page = head.page_index(start), skip = head.in_page(start);
-    const Index entries = std::min(page_size - skip, last - start);
+  const Index page_size = head.page_size(), final_page = head.page_index(first);
+  for (Index stop = last; stop > first;) {
+    const Index page = head.page_index(stop - 1), next = std::max(page - 1, final_page);
+    const Index skip = page == final_page ? head.in_page(first) : 0;
+    const Index entries = head.in_page(stop - 1) + 1 - skip, start = stop - entries;
     const Index wanted = (entries + simd::kLanes - 1) / simd::kLanes;
     const Index vectors =
         std::min((page_size - skip) / simd::kLanes, (wanted + Run - 1) / Run * Run);
     for_runs<Run>(vectors, [&]<int Vectors>(Index v) {
       const Index at = v * simd::kLanes;
-      body.template operator()<Vectors>(page, skip + at, start + at);
+      body.template operator()<Vectors>(page, next, skip + at, start + at);
     });
-    start += entries;
+    stop = start;
   }
 }
 
 /// Calls f.template operator()<ask>() with how the pages of slots up to `last` are asked for: what
-/// attention has just read of a shorter head is in the second-level cache.
+/// attention has just read of a shorter head is in the second-level cache. (Four lanes: see
+/// ask_of.)
 template <class F>
 void with_ask_for_keys(Index last, F&& f) {
   constexpr simd::Ask memory = simd::kAsksFar ? simd::Ask::far : simd::Ask::near;
-  with_ask<memory, simd::Ask::near>(last >= kMemoryEntries, f);
+  with_ask<memory, simd::kLanes == 4 ? memory : simd::Ask::near>(last >= kMemoryEntries, f);
 }
 
 /// As `key_products`, over the keys of one byte, whose products with another are exact: its digits
@@ -58,8 +63,7 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
     make_byte_row(vector + from, dims, scale, digits, units);
     with_ask_for_keys(last, [&]<simd::Ask ask>() {
       for_product_runs<kByteVectors<1>>(
-          head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
-            const Index next = slot - at + page_size < last ? page + 1 : page;
+          head, first, last, [&]<int Vectors>(Index page, Index next, Index at, Index slot) {
             const Index skip = from * page_size + 4 * at;
             byte_key_block<1, Vectors, ask>(
                 head.key_page(page) + skip, {head.key_page(next) + skip, AskedLines()}, page_size,
@@ -70,18 +74,31 @@ void byte_key_products(const Head& head, Index first, Index last, const float* v
   }
 }
 
+/// How many dimensions before a page's keys, `row_bytes` bytes a dimension, are read they are asked
+/// for: far, a page; else so many that they, of a page that is one run, are still in the
+/// first-level cache then.
+template <simd::Ask ask>
+Index product_lead(Index head_dim, Index row_bytes) {
+  if constexpr (ask == simd::Ask::far) return head_dim;
+  const Index lead = kAskedBytes / row_bytes / (2 * kKeyRun) * (2 * kKeyRun);
+  return std::min(head_dim, std::max(lead, 2 * kKeyRun));
+}
+
 /// out[i] = scale * <row, key of entry i> for Vectors * kLanes entries of a page: two runs of
-/// dimensions at a time, whose sums need not wait for each other. What is read later, as much from
-/// `ahead` on, may be asked for.
+/// dimensions at a time, whose sums need not wait for each other. What is read `lead` dimensions
+/// later may be asked for: of these keys, or then from `ahead` on.
 template <int Vectors, simd::Ask ask, class Key>
-void product_block(const Key* keys, const Key* ahead, Index page_size, Index head_dim,
+void product_block(const Key* keys, const Key* ahead, Index lead, Index page_size, Index head_dim,
                    const float* row, float scale, float* out) {
   simd::Floats total[std::size_t{Vectors}] = {};
   for (Index start = 0; start < head_dim; start += 2 * kKeyRun) {
     simd::Floats sums[2][std::size_t{Vectors}] = {};
+    const Key* const asked[2] = {
+        row_later(keys, ahead, head_dim, page_size, start + lead),
+        row_later(keys, ahead, head_dim, page_size, start + kKeyRun + lead)};
     const auto add = [&](int run, Index i) __attribute__((always_inline)) {
       const Index j = start + run * kKeyRun + i;
-      simd::prefetch<ask, Vectors>(ahead + j * page_size);
+      simd::prefetch<ask, Vectors>(asked[run] + i * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
       TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
@@ -109,8 +126,8 @@ void product_block(const Key* keys, const Key* ahead, Index page_size, Index hea
 
 /// out[i] = scale * <vector, key of slot i> for slots [first, last), first that of a page; up to 63
 /// numbers behind `last`, in the same page, are written too (arbitrary). A product is the same bits
-/// whatever the other slots. One pass over the keys. Pages are scattered, so each asks for the next
-/// one's keys.
+/// whatever the other slots. One pass over the keys, from the last page to the first. Pages are
+/// scattered, so each asks for the next one's keys.
 template <class Head>
 void key_products(const Head& head, Index first, Index last, const float* vector, float scale,
                   float* out) {
@@ -120,10 +137,10 @@ void key_products(const Head& head, Index first, Index last, const float* vector
   } else {
     const Index page_size = head.page_size(), dim = head.head_dim();
     with_ask_for_keys(last, [&]<simd::Ask ask>() {
+      const Index lead = product_lead<ask>(dim, page_size * Index{sizeof(typename Head::Key)});
       for_product_runs<kKeyVectors>(
-          head, first, last, [&]<int Vectors>(Index page, Index at, Index slot) {
-            const Index next = slot - at + page_size < last ? page + 1 : page;
-            product_block<Vectors, ask>(head.key_page(page) + at, head.key_page(next) + at,
+          head, first, last, [&]<int Vectors>(Index page, Index next, Index at, Index slot) {
+            product_block<Vectors, ask>(head.key_page(page) + at, head.key_page(next) + at, lead,
                                         page_size, dim, vector, scale, out + slot);
           });
     });
@@ -142,7 +159,7 @@ void few_key_products(const Head& head, Index first, const float* vector, float 
   } else {
     const auto* keys = head.key_page(head.page_index(first)) + head.in_page(first);
     detail::product_block<detail::kLeastRun, simd::Ask::nothing>(
-        keys, keys, head.page_size(), head.head_dim(), vector, scale, out + first);
+        keys, keys, 0, head.page_size(), head.head_dim(), vector, scale, out + first);
   }
 }
 

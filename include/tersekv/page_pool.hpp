@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <memory_resource>
 #include <vector>
@@ -92,7 +91,13 @@ class PagePool {
   void trim() noexcept {
     if (scratch_.use_count() == 1) scratch_->clear();
     // The pages of a block side by side, and who is taken next lies first.
-    if (in_large_blocks()) std::sort(idle_.begin(), idle_.end(), std::greater<>());
+    if (in_large_blocks()) {
+      const auto behind = [](const std::byte* a, const std::byte* b) {
+        return reinterpret_cast<std::uintptr_t>(a) > reinterpret_cast<std::uintptr_t>(b);
+      };
+      std::make_heap(idle_.begin(), idle_.end(), behind);  // compiles sooner than std::sort
+      std::sort_heap(idle_.begin(), idle_.end(), behind);
+    }
     auto kept = idle_.begin();
     for (auto first = kept; first != idle_.end();) {
       std::byte* block = block_of(*first);

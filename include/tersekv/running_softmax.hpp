@@ -134,19 +134,26 @@ class RunningSoftmax {
         part[k] += e;
       }
     }
-    TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) {
-      float* row = logits + k * stride;
-      Index i = whole;
-      if (i < visible) {
-        const simd::Floats e = exponential<kind>(row + i, power[k], i, weights);
-        const simd::Floats live = simd::first_lanes(e, visible - i, simd::Floats{});
-        simd::store(row + i, live);
-        part[k] += live;
-        i += simd::kLanes;
-      }
-      for (; i < padded_dim(entries); i += simd::kLanes) simd::store(row + i, simd::Floats{});
-      simd::store(part_ + 16 * (r + k), part[k]);
+    TERSEKV_HOST_UNROLL for (int k = 0; k < Rows; ++k) simd::store(part_ + 16 * (r + k), part[k]);
+    if (whole == padded_dim(entries)) return;
+    for (int k = 0; k < Rows; ++k) {
+      tail<kind>(r + k, logits + k * stride, whole, visible, entries, weights);
     }
+  }
+  /// Of one row from entry i on, a whole number of vectors: the last exponentials, if they fill no
+  /// vector, and the zeros. Seldom called, and so compiled once for all numbers of rows.
+  template <TileWeights::Kind kind>
+  [[gnu::noinline]] void tail(Index r, float* row, Index i, Index visible, Index entries,
+                              const TileWeights& weights) {
+    if (i < visible) {
+      const simd::Floats power = simd::broadcast(sums_.power(r));
+      const simd::Floats e = exponential<kind>(row + i, power, i, weights);
+      const simd::Floats live = simd::first_lanes(e, visible - i, simd::Floats{});
+      simd::store(row + i, live);
+      simd::store(part_ + 16 * r, simd::load(part_ + 16 * r) + live);
+      i += simd::kLanes;
+    }
+    for (; i < padded_dim(entries); i += simd::kLanes) simd::store(row + i, simd::Floats{});
   }
 
   AttentionSums sums_;

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <memory_resource>
 #include <vector>
 
 #include "tersekv/config.hpp"
-#include "tersekv/simd.hpp"
 
 namespace tersekv::detail {
 
@@ -15,47 +15,63 @@ namespace tersekv::detail {
 class ScratchBlocks {
  public:
   explicit ScratchBlocks(std::pmr::memory_resource* resource) : blocks_(resource) {}
+  ScratchBlocks(const ScratchBlocks&) = delete;
+  ScratchBlocks& operator=(const ScratchBlocks&) = delete;
+  ~ScratchBlocks() { keep(0); }
 
-  float* block(Index i) { return reinterpret_cast<float*>(blocks_[at(i)].data()); }
+  float* block(Index i) { return static_cast<float*>(blocks_[at(i)].memory); }
   /// Another number whenever a block may have moved.
   Index generation() const { return generation_; }
 
   /// Block i holds `floats` numbers at least. Throws std::bad_alloc, and is then as before.
   void reserve(Index i, Index floats) {
-    if (at(i) >= blocks_.size()) blocks_.resize(at(i) + 1);
-    if (blocks_[at(i)].size() < lines(floats)) resize(i, floats);
+    while (at(i) >= blocks_.size()) blocks_.push_back({});
+    if (blocks_[at(i)].bytes < bytes_for(floats)) resize(blocks_[at(i)], bytes_for(floats));
   }
   /// Block i holds no more than that many. Throws std::bad_alloc, and is then as before.
   void shrink(Index i, Index floats) {
-    if (at(i) < blocks_.size() && blocks_[at(i)].size() > lines(floats)) resize(i, floats);
+    if (at(i) >= blocks_.size()) return;
+    if (blocks_[at(i)].bytes > bytes_for(floats)) resize(blocks_[at(i)], bytes_for(floats));
   }
   /// No more blocks than that.
   void keep(Index blocks) noexcept {
-    while (blocks_.size() > at(blocks)) blocks_.pop_back();
+    for (; blocks_.size() > at(blocks); blocks_.pop_back()) release(blocks_.back());
   }
-  void clear() noexcept { std::pmr::vector<Block>(blocks_.get_allocator()).swap(blocks_); }
+  void clear() noexcept {
+    keep(0);
+    std::pmr::vector<Block>(resource()).swap(blocks_);
+  }
 
   Index bytes() const {
-    Index lines = 0;
-    for (const Block& block : blocks_) lines += static_cast<Index>(block.capacity());
-    return lines * Index{sizeof(CacheLine)};
+    Index sum = 0;
+    for (const Block& block : blocks_) sum += block.bytes;
+    return sum;
   }
   Index bookkeeping_bytes() const { return static_cast<Index>(blocks_.capacity() * sizeof(Block)); }
 
  private:
-  /// None of the vectors in a block lies in two of these.
-  struct alignas(64) CacheLine {
-    float numbers[std::size_t{simd::kMostLanes}];
+  // No vector: one of vectors takes a while to compile.
+  struct Block {
+    void* memory = nullptr;
+    Index bytes = 0;
   };
-  using Block = std::pmr::vector<CacheLine>;
+  static constexpr Index kLine = 64;  // none of the vectors in a block lies in two of these
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  static std::size_t lines(Index floats) {
-    return static_cast<std::size_t>((floats + simd::kMostLanes - 1) / simd::kMostLanes);
+  static Index bytes_for(Index floats) { return (4 * floats + kLine - 1) / kLine * kLine; }
+  std::pmr::memory_resource* resource() const { return blocks_.get_allocator().resource(); }
+
+  void release(const Block& block) noexcept {
+    if (block.bytes > 0) resource()->deallocate(block.memory, at(block.bytes), at(kLine));
   }
-  void resize(Index i, Index floats) {
-    Block block(lines(floats), blocks_.get_allocator().resource());
-    blocks_[at(i)].swap(block);  // of the same resource
+  void resize(Block& block, Index bytes) {
+    Block other;
+    if (bytes > 0) {
+      other = {resource()->allocate(at(bytes), at(kLine)), bytes};
+      std::memset(other.memory, 0, at(bytes));
+    }
+    release(block);
+    block = other;
     ++generation_;
   }
 

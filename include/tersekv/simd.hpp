@@ -40,8 +40,8 @@ inline constexpr int kZen = 5;
 inline constexpr int kZen = 4;
 #endif
 
-/// Whether what is in memory is best asked for a page ahead, into the second-level cache, if it is
-/// asked for at all: Intel's processors and AMD's up to Zen 4 have more places for what that one
+/// Whether what is in memory is best asked for into the second-level cache, and a page ahead, if it
+/// is asked for at all: Intel's processors and AMD's up to Zen 4 have more places for what that one
 /// waits for than for the first level's. Zen 5 is better asked into the first, and later.
 #if defined(__x86_64__)
 inline constexpr bool kAsksFar = kZen != 5;

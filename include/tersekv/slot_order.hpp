@@ -7,7 +7,8 @@
 #include "tersekv/config.hpp"
 #include "tersekv/portability.hpp"
 
-// Sorting lists of slots, on the host: marked for the device as SerialTeam is, which calls this.
+// Sorting lists of slots, or other numbers, on the host: marked for the device as SerialTeam is,
+// which calls this.
 
 namespace tersekv::detail {
 

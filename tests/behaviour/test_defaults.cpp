@@ -13,6 +13,12 @@ namespace {
 
 using namespace tersekv;
 
+// Not where each is defined: whoever includes them all would wait for it.
+template <class... Policies>
+inline constexpr bool kArePolicies = (CachePolicy<Policies> && ...);
+static_assert(kArePolicies<Full, StreamingLLM, H2O, TOVA, SnapKV, MorphKV, WeightedKV, ZSMerge,
+                           KeepKV, KeepKVPair, KVzap>);
+
 TEST_CASE("defaults: StreamingLLM, H2O, TOVA and SnapKV") {
   CHECK(StreamingLLM{}.selector().protection.sinks == 4);
   CHECK(H2O{}.selector().protection.recent_of(9) == 5);

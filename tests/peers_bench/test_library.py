@@ -64,7 +64,7 @@ class Library(unittest.TestCase):
                 self.assertGreater(max(abs(a - b) for a, b in zip(out, plain)), 0.01)
                 self.assertLess(caches.difference(1), 1e-2 if element == "int8" else 2e-4)
 
-    def test_similarity_is_every_key_times_the_first(self):
+    def test_keys_are_every_key_times_the_first(self):
         for element in self.library.elements():
             with self.subTest(element):
                 case = cases.Case(4, 2, 64, element, 70)
@@ -74,7 +74,13 @@ class Library(unittest.TestCase):
                     k = caches.export(0, h)[0]
                     expected += [sum(k[j] * k[i * 64 + j] for j in range(64)) for i in range(70)]
                 self.assert_near(caches.products(), expected, 1e-2 if element == "int8" else 1e-5)
-                self.assertGreater(caches.similarity(3), 0)
+                self.assertGreater(caches.keys(3), 0)
+
+    def test_similarity_is_a_part_of_a_step(self):
+        for element in self.library.elements():
+            with self.subTest(element):
+                extend, policy = self.caches("similarity", cases.Case(4, 2, 64, element, 4000)).extends(8)
+                self.assertTrue(0.01 * extend < policy < extend, (policy, extend))
 
     def test_threads_change_nothing(self):
         one = self.caches().attention(True)

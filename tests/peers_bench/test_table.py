@@ -22,7 +22,7 @@ class Table(TableTest):
 
     def test_attention(self):
         row = self.row(self.markdown(report(attention=[attention()])), "a")
-        self.assertEqual(row, ["a", "3", "0.95", "1.05", "1.02", "4.00", "4.10", "1.50", "0.15",
+        self.assertEqual(row, ["a", "3", "0.95", "1.05", "1.02", "4.00", "4.10", "1.50", "0.15", "0.30",
                                "100", "98", "3.16", "12", "293", "10", "20"])
 
     def test_other_sections(self):

@@ -24,6 +24,5 @@ inline H2O make_h2o(const H2OOptions& options = {}) {
   return H2O(CumulativeAttention{}, selector);
 }
 inline H2O::H2O() : H2O(make_h2o()) {}
-static_assert(CachePolicy<H2O>);
 
 }  // namespace tersekv

@@ -68,8 +68,6 @@ inline KeepKVPair make_keepkv_paper() {
   return make_keepkv_pair({.decay = 0.9f, .key_rule = KeyRule::scale});
 }
 inline KeepKV::KeepKV() : KeepKV(make_keepkv()) {}
-static_assert(CachePolicy<KeepKV>);
 inline KeepKVPair::KeepKVPair() : KeepKVPair(make_keepkv_pair()) {}
-static_assert(CachePolicy<KeepKVPair>);
 
 }  // namespace tersekv

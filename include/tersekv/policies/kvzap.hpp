@@ -29,6 +29,5 @@ inline KVzap make_kvzap(const KVzapOptions& options = {}) {
   return KVzap(TokenScore{}, selector);
 }
 inline KVzap::KVzap() : KVzap(make_kvzap()) {}
-static_assert(CachePolicy<KVzap>);
 
 }  // namespace tersekv

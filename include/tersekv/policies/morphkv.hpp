@@ -33,6 +33,5 @@ inline MorphKV make_morphkv(const MorphKVOptions& options = {}) {
   return MorphKV(scorer, selector);
 }
 inline MorphKV::MorphKV() : MorphKV(make_morphkv()) {}
-static_assert(CachePolicy<MorphKV>);
 
 }  // namespace tersekv

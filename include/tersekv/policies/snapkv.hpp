@@ -33,6 +33,5 @@ inline SnapKV make_snapkv(const SnapKVOptions& options = {}) {
   return SnapKV(scorer, selector);
 }
 inline SnapKV::SnapKV() : SnapKV(make_snapkv()) {}
-static_assert(CachePolicy<SnapKV>);
 
 }  // namespace tersekv

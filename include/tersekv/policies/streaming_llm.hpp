@@ -27,6 +27,5 @@ inline StreamingLLM make_streaming_llm(const StreamingLLMOptions& options = {}) 
   return StreamingLLM(Age{}, selector);
 }
 inline StreamingLLM::StreamingLLM() : StreamingLLM(make_streaming_llm()) {}
-static_assert(CachePolicy<StreamingLLM>);
 
 }  // namespace tersekv

@@ -20,6 +20,5 @@ inline TOVA make_tova() {
   return TOVA(LatestAttention{}, selector);
 }
 inline TOVA::TOVA() : TOVA(make_tova()) {}
-static_assert(CachePolicy<TOVA>);
 
 }  // namespace tersekv

@@ -28,6 +28,5 @@ inline WeightedKV make_weightedkv(const WeightedKVOptions& options = {}) {
   return WeightedKV(MeanAttention{}, selector);
 }
 inline WeightedKV::WeightedKV() : WeightedKV(make_weightedkv()) {}
-static_assert(CachePolicy<WeightedKV>);
 
 }  // namespace tersekv

@@ -41,6 +41,5 @@ inline ZSMerge make_zsmerge(const ZSMergeOptions& options = {}) {
   return ZSMerge(scorer, selector, merger);
 }
 inline ZSMerge::ZSMerge() : ZSMerge(make_zsmerge()) {}
-static_assert(CachePolicy<ZSMerge>);
 
 }  // namespace tersekv
