@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
 #include <map>
+#include <memory_resource>
 #include <vector>
 
 #include "bare_head.hpp"
@@ -148,4 +149,38 @@ TEST_CASE("keys and values are asked for in lines apart only if both are") {
     CHECK(apart.operator()<Int8, Half>() == halves);
     CHECK(apart.operator()<Half, Int8>() == (halves && bytes));
   }
+}
+
+TEST_CASE("what is read first of a head is its pages' first bytes, and no more than is wanted") {
+  std::vector<std::byte> memory(3 * 8192);
+  const std::vector<std::byte*> pages = {&memory[8192], &memory[0], &memory[16384]};
+  struct Part {
+    const std::byte* at;
+    Index bytes;
+    bool operator==(const Part&) const = default;
+  };
+  const auto first_bytes = [](PageTable table, Index bytes, Index of_page) {
+    std::vector<Part> parts;
+    detail::for_first_bytes(table, bytes, of_page, [&](const std::byte* at, Index n) {
+      parts.push_back({at, n});
+    });
+    return parts;
+  };
+  CHECK(first_bytes(pages, 4096, 4096) == std::vector<Part>{{pages[0], 4096}});
+  CHECK(first_bytes(pages, 5000, 4096) == std::vector<Part>{{pages[0], 4096}, {pages[1], 904}});
+  CHECK(first_bytes(pages, 5000, 8192) == std::vector<Part>{{pages[0], 5000}});
+  CHECK(first_bytes(pages, 50000, 4096).size() == 3);
+  CHECK(first_bytes(pages, 0, 4096).empty());
+  CHECK(first_bytes({}, 4096, 4096).empty());
+}
+
+TEST_CASE("a store's pages are those of its heads, and none beyond the last") {
+  detail::HeadStore<float, float> store(2, PageLayout::of<float, float>(64, 16, false, 0, 0),
+                                        nullptr, std::pmr::get_default_resource());
+  store.reserve(1, 100);
+  CHECK(store.pages(0).empty());
+  REQUIRE(store.pages(1).size() == 2);
+  CHECK(store.pages(1)[1] == store.page(1, 1));
+  CHECK(store.pages(2).empty());
+  CHECK(store.pages(7).empty());
 }

@@ -247,6 +247,7 @@ class AttentionPass {
   }
 
   void softmax(Index start, Index entries, Index blind, const TileWeights& weights) {
+    ask_for_next_head(start, entries);
     if (asks_far() && request_.out != nullptr && start + entries < request_.visible) {
       simd::ask<2>(values_at(start + entries), kAskedMeanwhile);
     }
@@ -262,6 +263,18 @@ class AttentionPass {
     if (!kept_) return;
     float* powers = buffers_.shared.powers + tile_of(start) * group_;
     for (Index g = 0; g < group_; ++g) powers[g] = section_.power(g);
+  }
+
+  /// Asks, before a short head's last block of values, for what memory can bring until its policy
+  /// has done its work: the first keys of the next head, as many bytes as an eighth of its own.
+  void ask_for_next_head(Index start, Index entries) const {
+    const Index last_block = std::max<Index>(request_.visible - block_, 0);
+    const bool last = last_block >= start && last_block < start + entries;
+    if (!last || request_.visible >= kFarEntries) return;
+    const Index key_bytes = dim_ * Index{sizeof(Key)};
+    for_first_bytes(request_.next_pages, std::min(request_.visible * key_bytes / 8, kAskedBytes),
+                    from_memory_ ? kAskedBytes : head_.page_size() * key_bytes,
+                    [](const void* memory, Index bytes) { simd::ask<2>(memory, bytes); });
   }
 
   /// Of the tile [start, stop).

@@ -143,7 +143,11 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
     }
     const ValueCodec* value = View::value_at(from, 0);
     ValueCodec* new_value = View::value_at(to, 0);
-    for (Index j = 0; j < dims; ++j) new_value[j * value_pack] = value[j * value_pack];
+    if constexpr (value_pack == 1) {
+      std::memcpy(new_value, value, static_cast<std::size_t>(dims) * sizeof(ValueCodec));
+    } else {
+      for (Index j = 0; j < dims; ++j) new_value[j * value_pack] = value[j * value_pack];
+    }
     copy_numbers(from, to);
     for (Index c = 0; c < View::num_statistics(); ++c) copy_statistic(from, to, c);
   }

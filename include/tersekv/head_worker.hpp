@@ -26,15 +26,21 @@ Index most_between_steps(const PolicyType& policy, const Shape& shape, const Hea
 /// at hand; where several workers share a head, each does some part of a verb, and the last of them
 /// the rest. Verbs, and what several of them do with floats, are never inlined: -ffast-math may
 /// round otherwise in every copy of a body, and each way of running it, serial or by threads, must
-/// give the same bits.
+/// give the same bits. `next_pages` are of the head that the worker comes to next, as far as that
+/// can be said.
 template <class PolicyType, class HeadType>
 class HeadWorker {
   using Tiled = TiledAttention<typename HeadType::Key, typename HeadType::Value>;
 
  public:
   HeadWorker(const PolicyType& policy, GroupReduce reduce, Index kv_head, const HeadType& head,
-             const Spaces& spaces)
-      : policy_(policy), reduce_(reduce), kv_head_(kv_head), head_(head), spaces_(spaces) {}
+             const Spaces& spaces, PageTable next_pages)
+      : policy_(policy),
+        reduce_(reduce),
+        kv_head_(kv_head),
+        head_(head),
+        spaces_(spaces),
+        next_pages_(next_pages) {}
 
   template <class T>
   [[gnu::noinline]] void append(const TokenView<const T>& k, const TokenView<const T>& v,
@@ -255,14 +261,16 @@ class HeadWorker {
                            [&](const T& x, Index j) { query[j] = to_float(x); });
       }
     }
+    const Index later = q.tokens - r - tokens;
     return {.query = spaces_.worker.query,
             .tokens = tokens,
-            .visible = head_.length() - (q.tokens - r - tokens),
+            .visible = head_.length() - later,
             .alpha = PolicyType::uses_weights ? policy_.alpha() : 0.0f,
             .reduce = reduce_,
             .out = spaces_.worker.out,
             .lse = spaces_.worker.lse,
-            .tiling = tokens == 1 && tiles_pay() ? Tiling::token : Tiling::none};
+            .tiling = tokens == 1 && tiles_pay() ? Tiling::token : Tiling::none,
+            .next_pages = later == 0 ? next_pages_ : PageTable()};
   }
   /// Whether tile registers work on a single token.
   bool tiles_pay() const {
@@ -325,6 +333,7 @@ class HeadWorker {
   Index kv_head_;
   HeadType head_;
   Spaces spaces_;
+  PageTable next_pages_;
   SerialTeam team_;
 };
 

@@ -375,8 +375,9 @@ class KVCache {
     return entries;
   }
   WorkerType worker_of(Index sequence, Index h, const detail::Spaces& spaces) {
-    return {policy_, config_.group_reduce, h,
-            store_.head(index_of(sequence, h), shape_, spaces.worker.scratch), spaces};
+    const Index index = index_of(sequence, h), next = index + runner_.executor().workers();
+    return {policy_, config_.group_reduce, h, store_.head(index, shape_, spaces.worker.scratch),
+            spaces,  store_.pages(next)};
   }
 
   CacheConfig config_;

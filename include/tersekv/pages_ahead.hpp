@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "tersekv/asked_lines.hpp"
+#include "tersekv/attention_request.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/head_view.hpp"
 #include "tersekv/simd.hpp"
@@ -29,6 +30,17 @@ bool is_far(Index entries, Index head_dim, Index block, Index rows) {
 /// a Zen 4 where quarters are less than a page of the system's apart.
 inline bool asks_in_fours(Index entries, Index page_bytes) {
   return entries >= kMemoryEntries || (simd::kZen == 4 && page_bytes < AskedLines::kPlaces * 4096);
+}
+
+/// f(memory, bytes) for what is read first of a head, `bytes` bytes in all if it has as many: of
+/// each of its pages the first `of_page`, keys alone or what follows them, too.
+template <class F>
+void for_first_bytes(PageTable pages, Index bytes, Index of_page, F&& f) {
+  for (const std::byte* page : pages) {
+    if (bytes <= 0) return;
+    f(page, std::min(of_page, bytes));
+    bytes -= of_page;
+  }
 }
 
 /// The lines that attention asks for along with a page, of a head whose pages it reads in order:
