@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What attention asks for ahead of reading it: all of it, and nothing twice.
+#include <algorithm>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
@@ -174,13 +175,29 @@ TEST_CASE("what is read first of a head is its pages' first bytes, and no more t
   CHECK(first_bytes({}, 4096, 4096).empty());
 }
 
-TEST_CASE("a store's pages are those of its heads, and none beyond the last") {
+TEST_CASE("a store's pages are those of its heads, in order") {
   detail::HeadStore<float, float> store(2, PageLayout::of<float, float>(64, 16, false, 0, 0),
                                         nullptr, std::pmr::get_default_resource());
   store.reserve(1, 100);
   CHECK(store.pages(0).empty());
   REQUIRE(store.pages(1).size() == 2);
   CHECK(store.pages(1)[1] == store.page(1, 1));
-  CHECK(store.pages(2).empty());
-  CHECK(store.pages(7).empty());
+}
+
+TEST_CASE("one tile holds the beginning of the last block's worth of entries") {
+  for (const Index block : {16, 64, 256}) {
+    for (const Index tile : {block, Index{256}}) {
+      for (const Index visible : {1, 15, 64, 65, 512, 513, 2047}) {
+        Index holding = 0;
+        for (Index start = 0; start < visible; start += tile) {
+          const Index entries = std::min(tile, visible - start);
+          if (!detail::holds_last_block(start, entries, visible, block)) continue;
+          ++holding;
+          CHECK(visible - start >= std::min(block, visible));
+          CHECK(visible - start - entries < block);
+        }
+        CHECK(holding == 1);
+      }
+    }
+  }
 }

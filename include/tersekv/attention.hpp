@@ -265,15 +265,15 @@ class AttentionPass {
     for (Index g = 0; g < group_; ++g) powers[g] = section_.power(g);
   }
 
-  /// Asks, before a short head's last block of values, for what memory can bring until its policy
-  /// has done its work: the first keys of the next head, as many bytes as an eighth of its own.
+  /// Asks, where a block or more of a short head is left to do, for what memory can bring until the
+  /// policy has done its work, too: the first keys of the next head, as many bytes as an eighth of
+  /// its own. (Where that was timed; of larger pages a section's keys are no first bytes.)
   void ask_for_next_head(Index start, Index entries) const {
-    const Index last_block = std::max<Index>(request_.visible - block_, 0);
-    const bool last = last_block >= start && last_block < start + entries;
-    if (!last || request_.visible >= kFarEntries) return;
+    if (simd::kZen != 4 || request_.visible >= kFarEntries || head_.page_size() > kSection) return;
+    if (!holds_last_block(start, entries, request_.visible, block_)) return;
     const Index key_bytes = dim_ * Index{sizeof(Key)};
     for_first_bytes(request_.next_pages, std::min(request_.visible * key_bytes / 8, kAskedBytes),
-                    from_memory_ ? kAskedBytes : head_.page_size() * key_bytes,
+                    from_memory_ ? pages_ahead_.page_bytes() : head_.page_size() * key_bytes,
                     [](const void* memory, Index bytes) { simd::ask<2>(memory, bytes); });
   }
 

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
-#include <span>
 
 #include "tersekv/config.hpp"
+#include "tersekv/page_layout.hpp"
 
 // What attention is asked for, and the memory it works in.
 
@@ -59,9 +58,6 @@ struct AttentionBuffers {
   SharedBuffers shared;
 };
 
-/// Where the pages of a head lie, in order.
-using PageTable = std::span<std::byte* const>;
-
 /// Query rows of a few tokens of one KV head's group against the head's entries. The last token
 /// sees the first `visible` slots, the one before it one less, and so on.
 struct AttentionRequest {
@@ -75,7 +71,7 @@ struct AttentionRequest {
   float* attention = nullptr;  ///< [visible] or null: reduced over the group; of one token
   float* logits = nullptr;     ///< [group_size, stride] or null: without the bias; of one token
   Tiling tiling = Tiling::none;
-  /// Of the head that is read next, if it is known: its first keys are asked for in time.
+  /// Of the head that is read next, if that is known: its first keys may be asked for in time.
   PageTable next_pages = {};
 };
 

@@ -23,7 +23,7 @@ namespace tersekv {
 /// neither `run` nor a task throws, and `workers()` stays what it is. A task is a head, or a part
 /// of a long one where heads do not go round among the workers. Give the same task to the same
 /// worker every time, as far as that is free: what it knows of the head is in its caches. Who has
-/// done a task is taken to come to the one `workers()` further, whose first keys are asked for. A
+/// done task t is guessed to come to t + workers() next; a wrong guess costs a little time. A
 /// cache holds a copy of its executor, and `clone` makes another, so a pool of threads comes as a
 /// handle to it. Tasks are of unlike lengths, so whoever is done takes from others. Results do not
 /// depend on the executor.

@@ -131,7 +131,7 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   /// A number that was computed, as a key can hold it: what is beyond becomes the largest.
   TERSEKV_HD static float within_key(float x) { return within<KeyCodec>(x); }
 
-  /// Everything of entry `from` into slot `to`, whose content is lost. O(head_dim).
+  /// Everything of entry `from` into slot `to`, another, whose content is lost. O(head_dim).
   TERSEKV_HD void copy_entry(Index from, Index to) const {
     // Keys lie a page apart, dimension by dimension. What a store might change is read but once.
     constexpr Index key_pack = Codec<KeyCodec>::pack, value_pack = Codec<ValueCodec>::pack;

@@ -22,10 +22,11 @@ class HeadRunner {
   HeadRunner(Executor executor, Index heads, const WorkspaceForm& form,
              std::pmr::memory_resource* resource)
       : executor_(std::move(executor)),
-        workspaces_(executor_.workers(), TaskPlan::most_split(heads, executor_.workers()), form,
-                    resource) {}
+        workers_(executor_.workers()),
+        workspaces_(workers_, TaskPlan::most_split(heads, workers_), form, resource) {}
 
   const Executor& executor() const { return executor_; }
+  Index workers() const { return workers_; }
   const Workspaces& workspaces() const { return workspaces_; }
   Workspaces& workspaces() { return workspaces_; }
 
@@ -53,13 +54,13 @@ class HeadRunner {
     if constexpr (std::is_same_v<Executor, SerialExecutor>) {
       run_alone(heads, whole);  // one worker shares nothing
     } else {
-      const Index workers = executor_.workers(), left = heads % workers;
-      Index most = left > 0 ? workers : 1;
+      const Index left = heads % workers_;
+      Index most = left > 0 ? workers_ : 1;
       const Spaces first = workspaces_.of(0);
       for (Index head = heads - left; head < heads; ++head) {
         most = std::min(most, most_parts(head, first));
       }
-      const TaskPlan plan = TaskPlan::of(heads, workers, most);
+      const TaskPlan plan = TaskPlan::of(heads, workers_, most);
       for (Index s = 0; s < plan.split; ++s) {
         workspaces_.shared_head(s).expect(plan.parts);
         begin(plan.whole + s, first);
@@ -96,6 +97,7 @@ class HeadRunner {
   }
 
   [[no_unique_address]] Executor executor_;
+  Index workers_;
   Workspaces workspaces_;
 };
 

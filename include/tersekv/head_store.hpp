@@ -131,11 +131,7 @@ class HeadStore {
   }
   float* registers(Index head) { return registers_.data() + head * layout_.registers; }
 
-  /// The head's pages; none if it is beyond the last.
-  PageTable pages(Index head) const {
-    if (head >= heads()) return {};
-    return tables_[at(head)];
-  }
+  PageTable pages(Index head) const { return tables_[at(head)]; }
   /// A reference to the head for the policy to work on.
   Head<KeyCodec, ValueCodec> head(Index head, const Shape& shape, const Scratch& scratch) {
     return {tables_[at(head)].data(),

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "tersekv/attention.hpp"
 #include "tersekv/chunk.hpp"
@@ -26,15 +27,15 @@ Index most_between_steps(const PolicyType& policy, const Shape& shape, const Hea
 /// at hand; where several workers share a head, each does some part of a verb, and the last of them
 /// the rest. Verbs, and what several of them do with floats, are never inlined: -ffast-math may
 /// round otherwise in every copy of a body, and each way of running it, serial or by threads, must
-/// give the same bits. `next_pages` are of the head that the worker comes to next, as far as that
-/// can be said.
+/// give the same bits. `next_pages` are of the head that the worker comes to next, if that can be
+/// said.
 template <class PolicyType, class HeadType>
 class HeadWorker {
   using Tiled = TiledAttention<typename HeadType::Key, typename HeadType::Value>;
 
  public:
   HeadWorker(const PolicyType& policy, GroupReduce reduce, Index kv_head, const HeadType& head,
-             const Spaces& spaces, PageTable next_pages)
+             const Spaces& spaces, PageTable next_pages = {})
       : policy_(policy),
         reduce_(reduce),
         kv_head_(kv_head),
@@ -149,7 +150,9 @@ class HeadWorker {
     if (tokens == 0) return;
     const Index step = compress_every > 0 ? compress_every : tokens;
     const Index most = most_between_steps(policy_, head_.shape(), head_.state(), step);
+    const PageTable next_pages = std::exchange(next_pages_, {});  // after the last step
     for (Index start = 0; start < tokens; start += step) {
+      if (start + step >= tokens) next_pages_ = next_pages;
       if (head_.length() > most) refuse_length(head_.length(), most);
       const Index rows = std::min(step, tokens - start);
       append(chunk.k.rows(start, rows), chunk.v.rows(start, rows), chunk.token_scores.rows(start));

@@ -86,16 +86,19 @@ class KVCache {
       for (const Chunk<T>& chunk : chunks) return_pages(chunk.sequence);
       throw;
     }
-    const Index heads = config_.num_kv_heads;
+    const Index heads = config_.num_kv_heads, tasks = std::ssize(chunks) * heads;
+    const Index every = options.compress_every;
     const auto chunk_of = [&](Index task) -> const Chunk<T>& {
       return chunks[static_cast<std::size_t>(task / heads)];
     };
     const auto worker = [&](Index task, const detail::Spaces& spaces) {
-      return worker_of(chunk_of(task).sequence, task % heads, spaces);
+      const Index next = task + runner_.workers();
+      return worker_of(
+          chunk_of(task).sequence, task % heads, spaces,
+          next < tasks ? pages_of(chunk_of(next).sequence, next % heads) : PageTable());
     };
-    const Index every = options.compress_every;
     runner_.run(
-        static_cast<Index>(chunks.size()) * heads,
+        tasks,
         [&](Index task, auto& spaces) {
           return worker(task, spaces).parts_of_extend(chunk_of(task), every);
         },
@@ -161,7 +164,10 @@ class KVCache {
           return worker_of(sequence, h, spaces).parts_of_attend(q, outputs);
         },
         [](Index, auto&) {},
-        [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).attend(q, out, outputs); },
+        [&](Index h, auto& spaces) {
+          worker_of(sequence, h, spaces, pages_of(sequence, h + runner_.workers()))
+              .attend(q, out, outputs);
+        },
         [&](Index h, auto& spaces, Index part, Index parts) {
           worker_of(sequence, h, spaces).attend_part(q, out, outputs, part, parts);
         },
@@ -340,8 +346,6 @@ class KVCache {
     return store_.state(index_of(sequence, kv_head));
   }
 
-  // Memory.
-
   /// Pages and scratch for `tokens` more, compressed `every` rows.
   void make_room(Index sequence, Index tokens, Index every) {
     Index most_entries = 0;
@@ -361,7 +365,9 @@ class KVCache {
     for (Index h = 0; h < config_.num_kv_heads; ++h) store_.shrink(index_of(sequence, h));
   }
 
-  // The work on one head.
+  PageTable pages_of(Index sequence, Index h) const {  // none, if there is no such head
+    return h < config_.num_kv_heads ? store_.pages(index_of(sequence, h)) : PageTable();
+  }
 
   /// f(head, spaces) for the heads of a sequence; `work` in entries that are looked at.
   template <class F>
@@ -374,10 +380,10 @@ class KVCache {
     for (Index h = 0; h < config_.num_kv_heads; ++h) entries += length(sequence, h);
     return entries;
   }
-  WorkerType worker_of(Index sequence, Index h, const detail::Spaces& spaces) {
-    const Index index = index_of(sequence, h), next = index + runner_.executor().workers();
-    return {policy_, config_.group_reduce, h, store_.head(index, shape_, spaces.worker.scratch),
-            spaces,  store_.pages(next)};
+  WorkerType worker_of(Index sequence, Index h, const detail::Spaces& spaces,
+                       PageTable next_pages = {}) {
+    const auto head = store_.head(index_of(sequence, h), shape_, spaces.worker.scratch);
+    return {policy_, config_.group_reduce, h, head, spaces, next_pages};
   }
 
   CacheConfig config_;

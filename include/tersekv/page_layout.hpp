@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
 #include "tersekv/int8.hpp"
 #include "tersekv/portability.hpp"
 
 namespace tersekv {
+
+/// Where the pages of a head lie, in order.
+using PageTable = std::span<std::byte* const>;
 
 /// Where what a page holds lies, in bytes. A page holds `page_size` entries, in two parts. Of the
 /// first, what attention reads, in the order in which it does:

@@ -32,6 +32,13 @@ inline bool asks_in_fours(Index entries, Index page_bytes) {
   return entries >= kMemoryEntries || (simd::kZen == 4 && page_bytes < AskedLines::kPlaces * 4096);
 }
 
+/// Whether a tile of `entries` entries from `start` on holds the one that a block's worth of the
+/// `visible` ones begins with, the last: one tile does.
+inline bool holds_last_block(Index start, Index entries, Index visible, Index block) {
+  const Index first = std::max<Index>(visible - block, 0);
+  return start <= first && first < start + entries;
+}
+
 /// f(memory, bytes) for what is read first of a head, `bytes` bytes in all if it has as many: of
 /// each of its pages the first `of_page`, keys alone or what follows them, too.
 template <class F>
@@ -61,6 +68,8 @@ class PagesAhead {
     in_fours_ = asks_in_fours(visible, values - keys + head.page_size() * value_bytes_);
   }
 
+  /// Of a page, from the first key to the last that is read of it.
+  Index page_bytes() const { return bytes_; }
   /// Those for who begins with the keys of entry `start`, or with its value.
   AskedLines with_keys(Index start) const { return lines(start, 0, key_bytes_); }
   AskedLines with_values(Index start) const { return lines(start, to_values_, value_bytes_); }
