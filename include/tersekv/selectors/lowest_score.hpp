@@ -10,14 +10,15 @@ namespace tersekv {
 /// O(n + k log k) for k at once.
 struct LowestScore : SelectorBase {
   static constexpr bool needs_budget = true;
-  Protection protection = {};
+  Protection protection = {};     ///< unless told otherwise the latest half of the budget
   Index interval = 1;             ///< compress after this many tokens, >= 1
   Index uncompressed_layers = 0;  ///< layers below this keep everything
-  bool prompts_only = false;      ///< compress only where tokens have come several at a time
+  bool prompts_only = false;      ///< compress only where tokens came several at a time; interval 1
 
   void validate(const Shape& shape, Index budget, Index set_aside) const {
     protection.validate();
     detail::require_count("interval", interval, 1);
+    detail::require(!prompts_only || interval == 1, "interval", "1 with prompts_only", interval);
     detail::require_count("uncompressed_layers", uncompressed_layers, 0);
     if (shape.layer >= uncompressed_layers) protection.validate_budget(budget, set_aside);
   }

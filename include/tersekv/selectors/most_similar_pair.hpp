@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 
 #include "tersekv/policy.hpp"
@@ -29,7 +30,7 @@ struct MostSimilarPair : SelectorBase {
 
   void validate(const Shape&, Index budget, Index set_aside) const {
     protection.validate();
-    protection.validate_budget(budget, set_aside);
+    protection.validate_budget(budget, std::max<Index>(set_aside, 1));  // who leaves has a partner
   }
   TERSEKV_HD Index statistics(const Shape&) const { return 2; }
   Index max_length(const Shape&, Index budget, Index /*chunk*/) const { return budget; }
