@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -47,21 +48,23 @@ class SafetensorsFile {
       fail("a header within the file", std::to_string(header_size) + " bytes");
     }
     std::string text(header_size, '\0');
-    data_.resize(size - sizeof prefix - header_size);
     file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    if (!file) fail("a readable file", "a read error");
+    header_ = nlohmann::json::parse(text, nullptr, false);
+    if (!header_.is_object()) fail("a JSON object as header", "something else");
+    RepeatedNames names;
+    nlohmann::json::sax_parse(text, &names);
+    if (names.any()) fail("every name once", "one twice");
+    // Only now is memory taken, for what the header speaks of: the format has nothing behind that.
+    const std::uint64_t data_size = size - sizeof prefix - header_size;
+    const std::uint64_t described = bytes_described();
+    if (described != data_size) {
+      fail(std::to_string(described) + " bytes of data, as the header says",
+           std::to_string(data_size));
+    }
+    data_.resize(data_size);
     file.read(reinterpret_cast<char*>(data_.data()), static_cast<std::streamsize>(data_.size()));
     if (!file) fail("a readable file", "a read error");
-    std::set<std::string> names;
-    bool twice = false;
-    const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-      if (depth == 1 && event == nlohmann::json::parse_event_t::key) {
-        twice |= !names.insert(value.get_ref<const std::string&>()).second;
-      }
-      return true;
-    };
-    header_ = nlohmann::json::parse(text, watch, false);
-    if (!header_.is_object()) fail("a JSON object as header", "something else");
-    if (twice) fail("every name once", "one twice");
   }
 
   bool contains(const std::string& name) const { return header_.contains(name); }
@@ -76,14 +79,15 @@ class SafetensorsFile {
     const auto found = header_.find(name);
     if (found == header_.end()) fail("tensor " + name, "none of that name");
     const auto& entry = *found;
-    const auto begin = number(entry, "data_offsets", 0), end = number(entry, "data_offsets", 1);
+    const auto offsets = numbers(entry, "data_offsets");
+    if (offsets.size() != 2) fail("two numbers in data_offsets", std::to_string(offsets.size()));
+    const std::uint64_t begin = offsets[0], end = offsets[1];
     if (begin > end || end > data_.size()) fail(name + " within the data", "offsets beyond it");
     Tensor result;
     std::uint64_t elements = 1;
-    const std::size_t rank = entry.contains("shape") ? entry["shape"].size() : 0;
-    for (std::size_t axis = 0; axis < rank; ++axis) {
-      const std::uint64_t extent = number(entry, "shape", axis);
-      if (extent != 0 && elements > (end - begin) / extent) {
+    for (const std::uint64_t extent : numbers(entry, "shape")) {
+      const bool counted = extent == 0 || elements <= (end - begin) / extent;
+      if (!counted || extent > std::uint64_t{std::numeric_limits<Index>::max()}) {
         fail(name + " of " + std::to_string(end - begin) + " bytes", "a larger shape");
       }
       elements *= extent;
@@ -107,17 +111,66 @@ class SafetensorsFile {
   }
 
  private:
+  /// Looks for a name that an object has twice, of which the parser keeps the last. (With a
+  /// callback that parser would notice, too, but take time with the square of the number of
+  /// tensors.)
+  class RepeatedNames : public nlohmann::json_sax<nlohmann::json> {
+   public:
+    bool any() const { return any_; }
+    bool key(string_t& name) override {
+      any_ |= !names_.back().insert(name).second;
+      return !any_;
+    }
+    bool start_object(std::size_t) override {
+      names_.emplace_back();
+      return true;
+    }
+    bool end_object() override {
+      names_.pop_back();
+      return true;
+    }
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(number_integer_t) override { return true; }
+    bool number_unsigned(number_unsigned_t) override { return true; }
+    bool number_float(number_float_t, const string_t&) override { return true; }
+    bool string(string_t&) override { return true; }
+    bool binary(binary_t&) override { return true; }
+    bool start_array(std::size_t) override { return true; }
+    bool end_array() override { return true; }
+    bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+      return false;
+    }
+
+   private:
+    std::vector<std::set<std::string>> names_;  // of the objects around, the innermost last
+    bool any_ = false;
+  };
   static constexpr std::uint64_t kLargestHeader = 100'000'000;  // the format's own limit
 
   [[noreturn]] void fail(const std::string& expected, const std::string& got) const {
     throw std::runtime_error("tersekv: " + path_ + ": expected " + expected + ", got " + got);
   }
-  std::uint64_t number(const nlohmann::json& entry, const char* key, std::size_t index) const {
-    if (!entry.is_object() || !entry.contains(key) || !entry[key].is_array() ||
-        index >= entry[key].size() || !entry[key][index].is_number_unsigned()) {
+  /// A list in a tensor's description.
+  std::vector<std::uint64_t> numbers(const nlohmann::json& entry, const char* key) const {
+    const auto all_numbers = [](const nlohmann::json& list) {
+      return list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& each) {
+               return each.is_number_unsigned();
+             });
+    };
+    if (!entry.is_object() || !entry.contains(key) || !all_numbers(entry[key])) {
       fail(std::string("numbers in ") + key, "something else");
     }
-    return entry[key][index].get<std::uint64_t>();
+    return entry[key].get<std::vector<std::uint64_t>>();
+  }
+  /// Where the last of the tensors ends.
+  std::uint64_t bytes_described() const {
+    std::uint64_t bytes = 0;
+    for (const auto& [name, entry] : header_.items()) {
+      if (name == "__metadata__") continue;
+      for (const std::uint64_t at : numbers(entry, "data_offsets")) bytes = std::max(bytes, at);
+    }
+    return bytes;
   }
   template <class T>
   void convert(const std::string& name, const std::byte* from, std::uint64_t bytes,
@@ -148,9 +201,9 @@ class SurrogateSet {
   /// std::invalid_argument for layers that do not fit.
   explicit SurrogateSet(const std::string& path) {
     const SafetensorsFile file(path);
-    std::vector<std::string> used;  // the names of tensors
+    std::set<std::string> used;  // the names of tensors
     const auto linear = [&](const std::string& name) {
-      used.insert(used.end(), {name + ".weight", name + ".bias"});
+      used.insert({name + ".weight", name + ".bias"});
       return read(file, name);
     };
     for (Index layer = 0;; ++layer) {
@@ -175,7 +228,7 @@ class SurrogateSet {
       Index layer = 0;
       const auto [stop, error] = std::from_chars(digits, end, layer);
       if (error == std::errc{} && stop != digits && layer >= 0 && layer < size()) {
-        if (std::find(used.begin(), used.end(), name) != used.end()) continue;
+        if (used.contains(name)) continue;
         throw std::runtime_error("tersekv: " + path +
                                  ": expected one linear layer, or .0 and .2, of layer " +
                                  std::to_string(layer) + ", got " + name);
