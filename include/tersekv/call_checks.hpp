@@ -47,7 +47,12 @@ struct CallChecks {
 
   void rewind(Index sequence, Index tokens) const {
     this->sequence(sequence);
-    check_rewind(tokens, state(sequence, 0).most_rewound());
+    Index most = state(sequence, 0).most_rewound();
+    // The same of all heads, but where a policy or an executor threw half-way.
+    for (Index h = 1; h < config.num_kv_heads; ++h) {
+      most = std::min(most, state(sequence, h).most_rewound());
+    }
+    check_rewind(tokens, most);
   }
 
   template <class T>

@@ -30,6 +30,15 @@ struct Forgetful : tersekv::PolicyBase {
   }
 };
 
+/// Throws where a head's token has a score above 0.
+struct Picky : tersekv::PolicyBase {
+  static constexpr bool needs_token_scores = true;
+  template <class Team, class Head>
+  void append(Team&, const Head&, Index, Index, const float* scores) const {
+    if (scores[0] > 0) throw std::runtime_error("as told");
+  }
+};
+
 /// A thread of its own for every task.
 struct ThreadPerTask {
   int workers() const { return 4; }
@@ -83,4 +92,20 @@ TEST_CASE("a policy that holds more than it said is told, and writes nowhere els
     check_broken_promise<tersekv::OpenMPExecutor>(diligence);
 #endif
   }
+}
+
+TEST_CASE("tokens that a policy's exception kept from some heads are not taken back from these") {
+  constexpr Index kHeads = 3, kTokens = 2;  // so few that the caller alone goes through the heads
+  tersekv::KVCache<Picky> cache({.num_q_heads = kHeads, .num_kv_heads = kHeads, .head_dim = 1});
+  const std::vector<float> rows(kTokens * kHeads, 0.5f), scores{0, 1, 0, 0, 0, 0};
+  const auto given = tersekv::nhd_view(rows.data(), kTokens, kHeads, Index{1});
+  CHECK_THROWS_AS(cache.append(0, given, given, {scores.data(), kHeads}), std::runtime_error);
+  REQUIRE(cache.length(0, 0) == kTokens);
+  REQUIRE(cache.length(0, 2) == 0);  // whose turn did not come
+  CHECK(support::refused([&] { cache.rewind(0, kTokens); }, {"0"}));
+  cache.clear();
+  const std::vector<float> zeros(scores.size());
+  cache.append(0, given, given, {zeros.data(), kHeads});
+  cache.rewind(0, kTokens);
+  CHECK(cache.length(0, 2) == 0);
 }
