@@ -8,6 +8,7 @@
 #include "tersekv/element.hpp"
 #include "tersekv/int8.hpp"
 #include "tersekv/portability.hpp"
+#include "tersekv/simd.hpp"
 
 namespace tersekv {
 
@@ -66,7 +67,11 @@ struct PageLayout {
     l.value_scales_at = page_size * l.key_bytes;
     l.weights_at = l.value_scales_at + page_size * (l.value_bytes - value);
     l.values_at = l.weights_at + (has_weights ? 4 * page_size : 0);
-    l.columns_at = (l.values_at + page_size * value + 63) / 64 * 64;
+    // Attention reads values in whole vectors, past the last one: into nobody else's memory.
+    constexpr Index value_pack = Codec<ValueCodec>::pack;
+    const Index past_last =
+        (padded_dim(head_dim) - head_dim) * value_pack * Index{sizeof(ValueCodec)};
+    l.columns_at = (l.values_at + page_size * value + past_last + 63) / 64 * 64;
     l.column_bytes = 4 * page_size;  // whole cache lines, as pages hold 16 entries and more
     l.page_bytes = l.columns_at + l.columns() * l.column_bytes;
     return l.in_blocks_of(1);

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <tersekv/tersekv.hpp>
-#include <thread>
-#include <utility>
 #include <vector>
 
+#include "plain_threads.hpp"
 #include "support/random.hpp"
 
 // Heads that do not go round among the workers are shared by several of them: the same bits as one
@@ -17,32 +14,9 @@
 
 using namespace tersekv;
 using support::Random;
+using support::Threads;
 
 namespace {
-
-/// Threads that take task after task. Counts the tasks of the latest call; 0 where it had none.
-class Threads {
- public:
-  explicit Threads(int count) : count_(count), tasks_(std::make_shared<Index>(0)) {}
-  int workers() const { return count_; }
-  template <class F>
-  void run(Index n, F&& f) const {
-    *tasks_ = n;
-    std::atomic<Index> next{0};
-    std::vector<std::thread> threads;
-    for (int worker = 0; worker < count_; ++worker) {
-      threads.emplace_back([&, worker] {
-        for (Index task; (task = next.fetch_add(1)) < n;) f(task, worker);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  Index tasks() const { return std::exchange(*tasks_, 0); }
-
- private:
-  int count_;
-  std::shared_ptr<Index> tasks_;
-};
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
