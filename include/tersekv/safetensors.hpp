@@ -25,7 +25,8 @@ namespace tersekv {
 
 /// The tensors of a safetensors file, converted to float. Types: F32, F16, BF16; others are an
 /// error only when asked for. Every length and offset is checked against the file before use;
-/// throws std::runtime_error for a file that is missing or damaged.
+/// throws std::runtime_error for a file that is missing or damaged, or for a tensor that is, when
+/// it is asked for.
 class SafetensorsFile {
  public:
   struct Tensor {
@@ -55,13 +56,9 @@ class SafetensorsFile {
     RepeatedNames names;
     nlohmann::json::sax_parse(text, &names);
     if (names.any()) fail("every name once", "one twice");
-    // Only now is memory taken, for what the header speaks of: the format has nothing behind that.
+    // Only now is memory taken for the data.
     const std::uint64_t data_size = size - sizeof prefix - header_size;
-    const std::uint64_t described = bytes_described();
-    if (described != data_size) {
-      fail(std::to_string(described) + " bytes of data, as the header says",
-           std::to_string(data_size));
-    }
+    check_described(data_size);
     data_.resize(data_size);
     file.read(reinterpret_cast<char*>(data_.data()), static_cast<std::streamsize>(data_.size()));
     if (!file) fail("a readable file", "a read error");
@@ -79,13 +76,10 @@ class SafetensorsFile {
     const auto found = header_.find(name);
     if (found == header_.end()) fail("tensor " + name, "none of that name");
     const auto& entry = *found;
-    const auto offsets = numbers(entry, "data_offsets");
-    if (offsets.size() != 2) fail("two numbers in data_offsets", std::to_string(offsets.size()));
-    const std::uint64_t begin = offsets[0], end = offsets[1];
-    if (begin > end || end > data_.size()) fail(name + " within the data", "offsets beyond it");
+    const auto [begin, end] = range(name, entry);
     Tensor result;
     std::uint64_t elements = 1;
-    for (const std::uint64_t extent : numbers(entry, "shape")) {
+    for (const std::uint64_t extent : numbers(name, entry, "shape")) {
       const bool counted = extent == 0 || elements <= (end - begin) / extent;
       if (!counted || extent > std::uint64_t{std::numeric_limits<Index>::max()}) {
         fail(name + " of " + std::to_string(end - begin) + " bytes", "a larger shape");
@@ -152,25 +146,45 @@ class SafetensorsFile {
     throw std::runtime_error("tersekv: " + path_ + ": expected " + expected + ", got " + got);
   }
   /// A list in a tensor's description.
-  std::vector<std::uint64_t> numbers(const nlohmann::json& entry, const char* key) const {
+  std::vector<std::uint64_t> numbers(const std::string& name, const nlohmann::json& entry,
+                                     const char* key) const {
     const auto all_numbers = [](const nlohmann::json& list) {
       return list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& each) {
                return each.is_number_unsigned();
              });
     };
     if (!entry.is_object() || !entry.contains(key) || !all_numbers(entry[key])) {
-      fail(std::string("numbers in ") + key, "something else");
+      fail("numbers in " + std::string(key) + " of " + name, "something else");
     }
     return entry[key].get<std::vector<std::uint64_t>>();
   }
-  /// Where the last of the tensors ends.
-  std::uint64_t bytes_described() const {
-    std::uint64_t bytes = 0;
-    for (const auto& [name, entry] : header_.items()) {
-      if (name == "__metadata__") continue;
-      for (const std::uint64_t at : numbers(entry, "data_offsets")) bytes = std::max(bytes, at);
+  /// First and behind the last of a tensor's bytes.
+  std::pair<std::uint64_t, std::uint64_t> range(const std::string& name,
+                                                const nlohmann::json& entry) const {
+    const auto offsets = numbers(name, entry, "data_offsets");
+    if (offsets.size() != 2 || offsets[0] > offsets[1]) {
+      fail("a first and a last offset of " + name, "others");
     }
-    return bytes;
+    return {offsets[0], offsets[1]};
+  }
+  /// The format has tensors one after the other, and nothing between or behind them.
+  void check_described(std::uint64_t data_size) const {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+    for (const auto& [name, entry] : header_.items()) {
+      if (name != "__metadata__") ranges.push_back(range(name, entry));
+    }
+    std::sort(ranges.begin(), ranges.end());
+    std::uint64_t described = 0;
+    for (const auto& [begin, end] : ranges) {
+      if (begin != described) {
+        fail("a tensor that begins at byte " + std::to_string(described), std::to_string(begin));
+      }
+      described = end;
+    }
+    if (described != data_size) {
+      fail(std::to_string(described) + " bytes of data, as the header says",
+           std::to_string(data_size));
+    }
   }
   template <class T>
   void convert(const std::string& name, const std::byte* from, std::uint64_t bytes,

@@ -143,50 +143,6 @@ TEST_CASE("safetensors: a shape whose product wraps around to the right size is 
   }
 }
 
-TEST_CASE(
-    "safetensors: what describes a tensor is a list of numbers, two offsets, and there once") {
-  const auto damaged = [](const std::string& entry) {
-    const TemporaryFile saved(file_of("{\"x\":" + entry + "}", std::string(4, '\0')));
-    try {
-      return SafetensorsFile(saved.path()).tensor("x").shape.empty() ? "a scalar" : "read";
-    } catch (const std::runtime_error&) {
-      return "damaged";
-    }
-  };
-  CHECK(damaged(R"({"dtype":"F32","shape":[],"data_offsets":[0,4]})") == "a scalar"s);
-  CHECK(damaged(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})") == "read"s);
-  for (const char* entry : {
-           R"({"dtype":"F32","data_offsets":[0,4]})",
-           R"({"dtype":"F32","shape":null,"data_offsets":[0,4]})",
-           R"({"dtype":"F32","shape":{},"data_offsets":[0,4]})",
-           R"({"dtype":"F32","shape":[1],"data_offsets":[0,4,4]})",
-           R"({"dtype":"F32","shape":[2],"shape":[1],"data_offsets":[0,4]})",
-           R"({"dtype":"F32","shape":[0,18446744073709551615],"data_offsets":[4,4]})",
-       }) {
-    CAPTURE(entry);
-    CHECK(damaged(entry) == "damaged"s);
-  }
-}
-
-TEST_CASE("safetensors: data that the header does not speak of is damage, before memory is taken") {
-  CHECK(is_damaged(linear_file("F32") + std::string(1, '\0')));
-  const TemporaryFile saved(file_of("{}", ""));
-  std::filesystem::resize_file(saved.path(), std::uintmax_t{1} << 42);  // takes no room itself
-  CHECK_THROWS_AS(SafetensorsFile(saved.path()), std::runtime_error);
-}
-
-TEST_CASE("safetensors: as many layers as a header may name are read in time") {
-  constexpr int kLayers = 20000;  // minutes, where each name is looked for among all
-  Builder builder;
-  for (int layer = 0; layer < kLayers; ++layer) {
-    const std::string prefix = "layers." + std::to_string(layer);
-    builder.add(prefix + ".weight", "F32", "[1,1]", std::string(4, '\0'));
-    builder.add(prefix + ".bias", "F32", "[1]", std::string(4, '\0'));
-  }
-  const TemporaryFile saved(builder.file());
-  CHECK(SurrogateSet(saved.path()).size() == kLayers);
-}
-
 TEST_CASE("safetensors: a type that is not read matters only to who asks for it") {
   Builder builder;
   builder.add("layers.0.weight", "F32", "[2,3]", bytes_of<float>(kWeight));
