@@ -48,10 +48,10 @@ inline constexpr int kKeyVectors = kSumBlock / kRowBlock;
 /// How a block of `rows` query rows asks for elements T that are read next. From memory it disturbs
 /// the prefetching of AMD's processors up to Zen 4, which goes on by itself unless much is done in
 /// between, and then bytes come sooner from lines apart; others' leaves waits. A single row needs
-/// so little time for a line that lines apart push each other out of the first level. From caches a
-/// Zen 4 is asked into the second level, too: short heads of several layers are no nearer. Programs
-/// whose vectors have four lanes ask so wherever they read: a second way costs more to compile than
-/// it gains.
+/// so little time for a line that from memory lines apart push each other out of the first level.
+/// From caches a Zen 4 is asked into the second level, too: short heads of several layers are no
+/// nearer. Programs whose vectors have four lanes ask so wherever they read: a second way costs
+/// more to compile than it gains.
 template <class T>
 constexpr simd::Ask ask_of(Index rows, bool from_memory) {
   constexpr bool bytes = sizeof(T) == 1;

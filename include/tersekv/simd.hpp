@@ -48,8 +48,8 @@ inline constexpr bool kAsksFar = kZen != 5;
 #else
 inline constexpr bool kAsksFar = false;
 #endif
-/// Whether attention asks for it in lines apart instead: on those of Intel's where that was timed.
-/// On a Zen 4 it does so for bytes alone (detail::ask_of).
+/// Whether attention of several query rows asks for it in lines apart instead: on those of Intel's
+/// where that was timed. On a Zen 4 it does so for bytes alone (detail::ask_of).
 #if defined(__AVX512F__)
 inline constexpr bool kAsksApart = kZen == 0;
 #else
