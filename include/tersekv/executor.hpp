@@ -19,14 +19,14 @@ namespace tersekv {
 ///   int workers() const;                     // at most this many tasks at the same time
 ///   template <class F> void run(Index n, F&& f) const;  // f(task, worker), task in [0, n)
 ///
-/// where no two tasks run at once with the same worker number, all are done when `run` returns,
-/// neither `run` nor a task throws, and `workers()` stays what it is. A task is a head, or a part
-/// of a long one where heads do not go round among the workers. Give the same task to the same
-/// worker every time, as far as that is free: what it knows of the head is in its caches. Who has
-/// done task t is guessed to come to t + workers() next; a wrong guess costs a little time. A
-/// cache holds a copy of its executor, and `clone` makes another, so a pool of threads comes as a
-/// handle to it. Tasks are of unlike lengths, so whoever is done takes from others. Results do not
-/// depend on the executor.
+/// where `worker` is in [0, workers()) (else the call throws std::logic_error), no two tasks run at
+/// once with the same, all are done when `run` returns, neither `run` nor a task throws, and
+/// `workers()` stays what it is. A task is a head, or a part of a long one where heads do not go
+/// round among the workers. Give the same task to the same worker every time, as far as that is
+/// free: what it knows of the head is in its caches. Who has done task t is guessed to come to
+/// t + workers() next; a wrong guess costs a little time. A cache holds a copy of its executor, and
+/// `clone` makes another, so a pool of threads comes as a handle to it. Tasks are of unlike
+/// lengths, so whoever is done takes from others. Results do not depend on the executor.
 struct SerialExecutor {
   int workers() const { return 1; }
   template <class F>

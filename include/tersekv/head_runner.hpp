@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tersekv/config.hpp"
+#include "tersekv/errors.hpp"
 #include "tersekv/executor.hpp"
 #include "tersekv/first_exception.hpp"
 #include "tersekv/task_plan.hpp"
@@ -86,8 +87,12 @@ class HeadRunner {
   template <class F>
   void run_tasks(Index tasks, F&& f) {
     FirstException exception;
-    executor_.run(tasks,
-                  [&](Index task, int worker) { exception.catch_from([&] { f(task, worker); }); });
+    executor_.run(tasks, [&](Index task, int worker) {
+      exception.catch_from([&] {
+        require_index("the executor's worker", worker, workers_);
+        f(task, worker);
+      });
+    });
     exception.rethrow();
   }
   template <class Whole>

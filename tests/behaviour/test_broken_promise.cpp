@@ -109,3 +109,38 @@ TEST_CASE("tokens that a policy's exception kept from some heads are not taken b
   cache.rewind(0, kTokens);
   CHECK(cache.length(0, 2) == 0);
 }
+
+namespace {
+
+/// Numbers its workers as it likes.
+struct Misnumbering {
+  int first = 0;
+  int workers() const { return 2; }
+  template <class F>
+  void run(Index n, F&& f) const {
+    for (Index task = 0; task < n; ++task) f(task, first + static_cast<int>(task % 2));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an executor whose workers have other numbers is told, and no scratch is touched") {
+  constexpr Index kHeads = 4, kDim = 8, kTokens = 40;
+  const std::vector<float> rows(kTokens * kHeads * kDim, 0.5f);
+  std::vector<float> out(rows.size());
+  const auto given = tersekv::nhd_view(rows.data(), kTokens, kHeads, kDim);
+  for (const int first : {0, 1, -1, 1000000}) {
+    tersekv::KVCache<tersekv::Full, float, float, Misnumbering> cache(
+        {.num_q_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kDim}, {}, Misnumbering{first});
+    const auto extend = [&] {
+      cache.extend(given, given, given, tersekv::nhd_view(out.data(), kTokens, kHeads, kDim));
+    };
+    if (first == 0) {
+      CHECK_NOTHROW(extend());
+    } else {
+      CHECK(support::refused_with<std::logic_error>(extend, {"worker: expected 0 to 1"}));
+      cache.clear();
+      CHECK(cache.length(0, 0) == 0);
+    }
+  }
+}
