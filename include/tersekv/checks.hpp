@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -269,6 +270,15 @@ inline bool overlaps_itself(const Footprint& view) {
     reach += (extent - 1) * stride;
   }
   return false;
+}
+
+/// Whoever takes over what a policy left behind is to be one with the same parameters; policies
+/// that cannot be compared are taken at their word.
+template <class PolicyType>
+void check_same_policy(const PolicyType& got, const PolicyType& expected) {
+  if constexpr (std::equality_comparable<PolicyType>) {
+    if (!(got == expected)) refuse("policy", "the same parameters in both caches", "others");
+  }
 }
 
 /// Tokens that are taken back, of `most` that may be.

@@ -236,16 +236,16 @@ class HeadStore {
   std::pmr::vector<float> registers_;
 };
 
-/// For those who move a whole cache elsewhere and back.
+/// For those who move what a cache holds elsewhere and back.
 struct CacheAccess {
   template <class Cache>
   static auto& store(Cache& cache) {
     return cache.store_;
   }
-  /// After the store was filled from outside: what a call after it relies on.
+  /// Scratch for heads of so many entries, which calls rely on. Throws std::bad_alloc.
   template <class Cache>
-  static void filled(Cache& cache) {
-    cache.runner_.workspaces().reserve({cache.store_.longest(0, cache.store_.heads())});
+  static void reserve(Cache& cache, Index entries) {
+    cache.runner_.workspaces().reserve({entries});
   }
 };
 

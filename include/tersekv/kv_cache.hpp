@@ -32,11 +32,11 @@ namespace tersekv {
 /// kernel of their own.
 ///
 /// Move-only; `clone` copies. Calls on one cache must not overlap, nor calls on caches that share a
-/// pool. Deterministic: the same bits whatever the executor. A call that throws leaves the cache as
-/// it was: std::invalid_argument for bad arguments, std::length_error beyond 2^31 - 1 tokens,
-/// std::bad_alloc; std::logic_error, for a policy of one's own that breaks its word, may leave
-/// anything that can be cleared. All calls are synchronous. At its budget a cache allocates
-/// nothing.
+/// pool; but those that change nothing (const, other than `clone`) may overlap each other. All are
+/// synchronous, with the same bits whatever the executor, and allocate nothing at the budget. A
+/// call that throws leaves the cache as it was: std::invalid_argument for bad arguments,
+/// std::length_error beyond 2^31 - 1 tokens, std::bad_alloc; std::logic_error, for a policy or
+/// executor that breaks its word, may leave anything that can be cleared.
 template <class PolicyType, StoredElement KeyCodec = float, StoredElement ValueCodec = KeyCodec,
           class Executor = SerialExecutor>
 class KVCache {
@@ -177,8 +177,8 @@ class KVCache {
   }
 
   /// Shows the policy the attention of the last `rows.rows` queries, as the engine's kernel
-  /// computed it, before a compression: it moves what they speak of. Of the rows given, as many as
-  /// tokens came since the last one at most, the policy takes the last ones it asks for.
+  /// computed it: no more than tokens came since the last compression, which moves what rows speak
+  /// of. It takes the last ones it asks for; what is shown twice, or after `extend`, counts twice.
   void observe(Index sequence,
                const AttentionRows<const float>& rows) requires(PolicyType::observes !=
                                                                 Observes::logits) {
@@ -223,7 +223,7 @@ class KVCache {
   }
 
   /// Sequence `to` then holds what `from` does, instead of what it held, and goes on as it would:
-  /// for several answers to one prompt, or beams. O(entries * head_dim) per head.
+  /// for answers to one prompt, or beams. (Between caches: `copy_sequence`.) O(length * head_dim).
   void copy(Index from, Index to) {
     check().sequence(from);
     check().sequence(to);
@@ -258,7 +258,8 @@ class KVCache {
     check().sequence(sequence);
     return store_.longest(index_of(sequence, 0), config_.num_kv_heads);
   }
-  /// Tokens appended since the start or the last `clear`.
+  /// Tokens appended since the start or the last `clear`: the position of the next one, by which
+  /// its query and key are rotated (never by `length`, which evictions lower).
   Index tokens_seen(Index sequence) const { return state(sequence, 0).seen; }
   /// What left, and how.
   Counts counts(Index sequence, Index kv_head) const { return state(sequence, kv_head).counts; }

@@ -174,6 +174,7 @@ class Policy {
   static constexpr bool needs_budget = Selector::needs_budget;
 
   Policy() = default;
+  bool operator==(const Policy&) const = default;
   explicit Policy(Scorer scorer, Selector selector = {}, Merger merger = {})
       : scorer_(std::move(scorer)), selector_(std::move(selector)), merger_(std::move(merger)) {}
 

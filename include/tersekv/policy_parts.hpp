@@ -16,7 +16,12 @@
 // (`tersekv/team.hpp`) and a head. `Policy` gives the scorer the statistics from column 0 on, then
 // the selector, then the merger; these two are told their first column.
 //
-// While writing a part, compile with TERSEKV_CHECKED defined and run serially: a statistic,
+// Bodies that are to run on a GPU as well are marked TERSEKV_HD (nothing without nvcc) and call
+// nothing that is the host's alone; the part is trivially copyable. A part with parameters says
+// that it is equal where they are, `bool operator==(const Part&) const = default;`: copies from
+// cache to cache ask (`copy_sequence`).
+//
+// While writing a part, compile all of a program with TERSEKV_CHECKED defined: a statistic,
 // register or slot that is not there then throws std::logic_error.
 
 namespace tersekv {
@@ -59,6 +64,7 @@ struct Observation {
 /// that is made for its scorer (ZipMerge), so what depends on them is better worked out in `score`,
 /// or in `prepare`.
 struct ScorerBase {
+  bool operator==(const ScorerBase&) const = default;
   static constexpr Observes observes = Observes::nothing;  ///< what `observe` wants to see
   static constexpr bool needs_token_scores = false;        ///< `Chunk::token_scores`, in `append`
   /// Throws std::invalid_argument for parameters out of range.
@@ -92,6 +98,7 @@ struct ScorerBase {
 /// `remove_entries`; victims leave one at a time where `Merger::changes_scores`. Before it asks for
 /// scores it calls `scorer.prepare`.
 struct SelectorBase {
+  bool operator==(const SelectorBase&) const = default;
   static constexpr bool needs_budget = false;  ///< a cache without a budget is a mistake
   /// Throws std::invalid_argument for parameters or a budget that make no sense; `set_aside`
   /// entries of the budget are the merger's.
@@ -119,6 +126,7 @@ struct SelectorBase {
 ///   void merge(Team& team, const Head& head, const Scorer& scorer, Index victim, Index target,
 ///              Index column) const;       // the victim is then removed by who calls
 struct MergerBase {
+  bool operator==(const MergerBase&) const = default;
   static constexpr bool uses_weights = false;  ///< entries carry weights
   /// Merging changes scores, so victims must be chosen one at a time.
   static constexpr bool changes_scores = false;

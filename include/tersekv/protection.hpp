@@ -45,6 +45,7 @@ struct Protection {
   Index sinks = 0;
   Index recent = kAuto;
   Rule rule = Rule::half;
+  bool operator==(const Protection&) const = default;
 
   TERSEKV_HD Index recent_of(Index budget) const {
     if (recent != kAuto) return recent;

@@ -3,6 +3,7 @@
 
 // The cache and all policies. Readers of surrogate files (`tersekv/safetensors.hpp`) are apart.
 
+#include "tersekv/copy_sequence.hpp"
 #include "tersekv/kv_cache.hpp"
 #include "tersekv/policies/full.hpp"
 #include "tersekv/policies/h2o.hpp"

@@ -8,7 +8,7 @@
 
 struct Host {
   tersekv::CacheConfig config;
-  tersekv::KVCache<tersekv::ZSMerge> cache{config};
+  tersekv::KVCache<tersekv::ZSMerge> cache{config}, prefixes{config};
   float *q_data = nullptr, *k_data = nullptr, *v_data = nullptr, *out_data = nullptr;
   tersekv::Index tokens = 0, q_heads = 0, kv_heads = 0, dim = 0;
   tersekv::TokenView<const float> q, k, v;
@@ -16,6 +16,6 @@ struct Host {
 };
 
 // Names the parts of a Host as the snippets do.
-#define TERSEKV_SNIPPET_NAMES(host)                                                         \
-  [[maybe_unused]] auto& [config, cache, q_data, k_data, v_data, out_data, tokens, q_heads, \
-                          kv_heads, dim, q, k, v, out] = host;
+#define TERSEKV_SNIPPET_NAMES(host)                                                          \
+  [[maybe_unused]] auto& [config, cache, prefixes, q_data, k_data, v_data, out_data, tokens, \
+                          q_heads, kv_heads, dim, q, k, v, out] = host;

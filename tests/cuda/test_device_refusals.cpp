@@ -65,7 +65,7 @@ TEST_CASE("device: bad arguments are refused before anything is launched", "[sma
   CHECK(cache.length(0, 0) == 4);
 }
 
-TEST_CASE("device: chunks that overlap, and content of another layout, are refused", "[small]") {
+TEST_CASE("device: chunks that overlap, and content of other parameters, are refused", "[small]") {
   on_device::require_device();
   Random random(9);
   SmallCache<MorphKV> cache(small_config(2, 40), make_morphkv({.recent = 8}), {.max_chunk = 40});
@@ -83,7 +83,7 @@ TEST_CASE("device: chunks that overlap, and content of another layout, are refus
   CHECK(cache.tokens_seen(1) == 4);
 
   SmallCache<MorphKV>::HostCache other(small_config(2, 40), make_morphkv({.recent = 16}));
-  CHECK(support::refused([&] { cache.synchronize_from_host(other); }, {"bytes of a page"}));
+  CHECK(support::refused([&] { cache.synchronize_from_host(other); }, {"policy"}));
   CHECK(cache.tokens_seen(0) == 4);
 }
 

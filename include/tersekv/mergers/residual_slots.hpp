@@ -18,6 +18,7 @@ struct ResidualSlots : MergerBase {
   Index residual = kAuto;     ///< slots; kAuto: 2 % of the budget beyond `proximity`, at least 1
   Index proximity = kAuto;    ///< only for that default; kAuto: half of the budget
   float compensation = 1.0f;  ///< alpha, in [0, 1]
+  bool operator==(const ResidualSlots&) const = default;
 
   void validate(const Shape&, Index) const {
     detail::require_count("residual", residual, 0, true);

@@ -22,6 +22,7 @@ struct ZipMerge : MergerBase {
   static constexpr bool uses_weights = true;
   static constexpr bool changes_scores = true;
   KeyRule key_rule = KeyRule::mean;
+  bool operator==(const ZipMerge&) const = default;
 
   TERSEKV_HD Index statistics(const Shape&) const { return 1; }  // |k|^2
   float alpha() const { return 1.0f; }

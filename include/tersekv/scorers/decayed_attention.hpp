@@ -13,6 +13,7 @@ struct DecayedAttention : ScorerBase {
   static constexpr Observes observes = Observes::attention;
   float decay = 0.98f;  ///< in [0, 1]
   Index window = 8;     ///< >= 1
+  bool operator==(const DecayedAttention&) const = default;
 
   void validate(const Shape&) const {
     detail::require_between("decay", decay, 0.0f, 1.0f);

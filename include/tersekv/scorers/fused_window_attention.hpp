@@ -24,6 +24,7 @@ struct FusedWindowAttention : ScorerBase {
   static constexpr Observes observes = Observes::attention;
   Fusion fusion = Fusion::sum;
   Index window = 32;  ///< >= 1
+  bool operator==(const FusedWindowAttention&) const = default;
 
   void validate(const Shape&) const {
     detail::require(window >= 1 && window <= 4096, "window (MorphKV's recent)", "1 to 4096",

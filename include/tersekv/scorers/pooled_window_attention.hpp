@@ -18,6 +18,7 @@ struct PooledWindowAttention : ScorerBase {
   static constexpr Observes observes = Observes::attention;
   Index window = 32;  ///< >= 1
   Index kernel = 7;   ///< odd
+  bool operator==(const PooledWindowAttention&) const = default;
 
   void validate(const Shape&) const {
     detail::require_count("window", window, 1);

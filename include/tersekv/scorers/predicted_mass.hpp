@@ -28,6 +28,7 @@ struct PredictedMass : ScorerBase {
   float decay = 0.98f;  ///< 1e-6 to 0.9999 (nearer 1, ln decay is lost beside a float's logit); the
                         ///< paper's alpha_ema
   Index window = 32;    ///< >= 1
+  bool operator==(const PredictedMass&) const = default;
 
   void validate(const Shape&) const {
     detail::require_between("decay", decay, 1e-6f, 0.9999f);

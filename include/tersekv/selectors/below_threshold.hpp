@@ -13,6 +13,7 @@ namespace tersekv {
 struct BelowThreshold : SelectorBase {
   float threshold = 0.0f;
   Protection protection = {.recent = 128};  ///< a number: kAuto would be a share of a budget
+  bool operator==(const BelowThreshold&) const = default;
 
   void validate(const Shape&, Index, Index set_aside) const {
     detail::require_between("threshold", threshold, -kMaxMagnitude, kMaxMagnitude);

@@ -14,6 +14,7 @@ struct LowestScore : SelectorBase {
   Index interval = 1;             ///< compress after this many tokens, >= 1
   Index uncompressed_layers = 0;  ///< layers below this keep everything
   bool prompts_only = false;      ///< compress only where tokens came several at a time; interval 1
+  bool operator==(const LowestScore&) const = default;
 
   void validate(const Shape& shape, Index budget, Index set_aside) const {
     protection.validate();

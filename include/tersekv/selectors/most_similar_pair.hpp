@@ -27,6 +27,7 @@ concept MergesPairs = requires(const Merger& merger, Team& team, const Head& hea
 struct MostSimilarPair : SelectorBase {
   static constexpr bool needs_budget = true;
   Protection protection = {};
+  bool operator==(const MostSimilarPair&) const = default;
 
   void validate(const Shape&, Index budget, Index set_aside) const {
     protection.validate();

@@ -233,7 +233,7 @@ class BasicKVCache {
     HostCache host(config_, policy_);
     auto& to = tersekv::detail::CacheAccess::store(host);
     for (Index h = 0; h < store().heads(); ++h) store().copy_out(h, to, stream);
-    tersekv::detail::CacheAccess::filled(host);
+    tersekv::detail::CacheAccess::reserve(host, to.longest(0, to.heads()));
     return host;
   }
   /// Takes over the content of a cache of the same configuration and policy, parameters included,
@@ -242,6 +242,7 @@ class BasicKVCache {
   void synchronize_from_host(HostCache& host, Stream stream = {}) {
     auto& from = tersekv::detail::CacheAccess::store(host);
     check_same(host.config());
+    tersekv::detail::check_same_policy(host.policy(), policy_);
     detail::require_equal("bytes of a page", from.layout().page_bytes, store().layout().page_bytes);
     detail::require_equal("registers", from.layout().registers, store().layout().registers);
     for (Index h = 0; h < store().heads(); ++h) {
