@@ -2,7 +2,8 @@
 // A policy of your own, three ways: whole, as one new part, and as a combination of parts. What a
 // part must be, and what it is given: tersekv/policy_parts.hpp; what bodies may ask of a team and a
 // head: tersekv/team.hpp, tersekv/head.hpp. Compile with -DTERSEKV_CHECKED while you write one: a
-// statistic that nobody asked for, or a slot that is not live, then throws.
+// statistic that nobody asked for, or a slot that is not live, then throws. (For a GPU, too, mark
+// the bodies TERSEKV_HD: tersekv/policy_parts.hpp says more.)
 #include <bit>
 #include <cmath>
 #include <iostream>
