@@ -102,7 +102,7 @@ TEST_CASE("tokens that a policy's exception kept from some heads are not taken b
   CHECK_THROWS_AS(cache.append(0, given, given, {scores.data(), kHeads}), std::runtime_error);
   REQUIRE(cache.length(0, 0) == kTokens);
   REQUIRE(cache.length(0, 2) == 0);  // whose turn did not come
-  CHECK(support::refused([&] { cache.rewind(0, kTokens); }, {"0"}));
+  CHECK(support::refused([&] { cache.rewind(0, kTokens); }, {"0 to 0"}));
   cache.clear();
   const std::vector<float> zeros(scores.size());
   cache.append(0, given, given, {zeros.data(), kHeads});
