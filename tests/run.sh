@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 . cmake/deps.sh
 tersekv_require build tests
 
-cmake --preset release -DTERSEKV_WERROR="${TERSEKV_WERROR:-OFF}"
+cmake --preset release -DTERSEKV_WERROR="${TERSEKV_WERROR:-OFF}" \
+  -DTERSEKV_IN_FEW_FILES="${TERSEKV_IN_FEW_FILES:-OFF}"
 cmake --build --preset release -j "$(nproc)"
 exec ctest --preset release "$@"

@@ -92,8 +92,8 @@ def is_red(compiler, source, fault):
         fixed = ["setarch", platform.machine(), "-R"]
         if subprocess.run([*fixed, "true"], capture_output=True, check=False).returncode != 0:
             fixed = []
-        run = subprocess.run([*fixed, program], capture_output=True, text=True, check=False,
-                             timeout=300, env={**os.environ, "TSAN_OPTIONS": "exitcode=66"})
+        run = subprocess.run([*fixed, program, "--abort"], capture_output=True, text=True, check=False,
+                             timeout=300, env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"})
         return run.returncode != 0
 
 
