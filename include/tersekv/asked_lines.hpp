@@ -44,21 +44,22 @@ class AskedLines {
     return static_cast<const std::byte*>(places_[place]) + offset_ + index * kLine;
   }
   /// In step `step` of a loop that is to ask for `Lines` lines, 1, 2 or a multiple of 4, in each.
-  template <int Lines>
+  template <int Lines, int locality = kLocality>
   [[gnu::always_inline]] void ask(Index step) const {
     if constexpr (Lines < kPlaces) {
       constexpr Index steps = kPlaces / Lines;
-      if (step % steps == 0) ask_for(step / steps);
+      if (step % steps == 0) ask_for<locality>(step / steps);
     } else {
       constexpr Index times = Lines / kPlaces;
-      TERSEKV_HOST_UNROLL for (Index i = 0; i < times; ++i) ask_for(step * times + i);
+      TERSEKV_HOST_UNROLL for (Index i = 0; i < times; ++i) ask_for<locality>(step * times + i);
     }
   }
 
  private:
+  template <int locality>
   [[gnu::always_inline]] void ask_for(Index index) const {
     TERSEKV_HOST_UNROLL for (int i = 0; i < kPlaces; ++i) {
-      __builtin_prefetch(line(i, index), 0, kLocality);
+      __builtin_prefetch(line(i, index), 0, locality);
     }
     asm volatile("");  // g++ leaves out branches that have no other effect
   }

@@ -131,11 +131,15 @@ struct Ahead {
                                    ? std::max(1, AskedLines::kPlaces / kLines<Vectors>)
                                    : 1;
 
+  /// A line of floats is done with so soon that lines of four places push each other out of the
+  /// first level.
+  static constexpr int kLocality = sizeof(T) == sizeof(float) ? 2 : AskedLines::kLocality;
+
   /// At rows [row, row + Rows) of Vectors vectors each, `row_size` elements apart.
   template <simd::Ask ask, int Vectors, int Rows = 1>
   [[gnu::always_inline]] void ask_for(Index row, Index row_size) const {
     if constexpr (ask == simd::Ask::apart) {
-      lines.template ask<Rows * kLines<Vectors>>(row / Rows);
+      lines.template ask<Rows * kLines<Vectors>, kLocality>(row / Rows);
     } else {
       TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
         simd::prefetch<ask, Vectors>(rows + (row + r) * row_size);
