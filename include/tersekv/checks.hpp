@@ -281,6 +281,21 @@ void check_same_policy(const PolicyType& got, const PolicyType& expected) {
   }
 }
 
+/// Configs alike but for num_sequences.
+inline void check_same_config(const CacheConfig& got, const CacheConfig& expected) {
+  require_equal("num_q_heads", got.num_q_heads, expected.num_q_heads);
+  require_equal("num_kv_heads", got.num_kv_heads, expected.num_kv_heads);
+  require_equal("head_dim", got.head_dim, expected.head_dim);
+  require_equal("page_size", got.page_size, expected.page_size);
+  require_equal("layer", got.layer, expected.layer);
+  if (got.scale != expected.scale) refuse("scale", text(expected.scale), text(got.scale));
+  require_equal("group_reduce", static_cast<int>(got.group_reduce),
+                static_cast<int>(expected.group_reduce));
+  for (Index h = 0; h < expected.num_kv_heads; ++h) {
+    require_equal("budget", got.budget.of(h), expected.budget.of(h));
+  }
+}
+
 /// Tokens that are taken back, of `most` that may be.
 inline void check_rewind(Index tokens, Index most) {
   if (tokens >= 0 && tokens <= most) return;

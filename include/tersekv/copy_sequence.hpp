@@ -17,19 +17,8 @@ namespace detail {
 /// the other.
 template <class From, class To>
 void check_same_form(const From& from, const To& to) {
-  const CacheConfig &have = from.config(), &want = to.config();
   check_same_policy(from.policy(), to.policy());
-  require_equal("num_q_heads", have.num_q_heads, want.num_q_heads);
-  require_equal("num_kv_heads", have.num_kv_heads, want.num_kv_heads);
-  require_equal("head_dim", have.head_dim, want.head_dim);
-  require_equal("page_size", have.page_size, want.page_size);
-  require_equal("layer", have.layer, want.layer);
-  if (have.scale != want.scale) refuse("scale", text(want.scale), text(have.scale));
-  require_equal("group_reduce", static_cast<int>(have.group_reduce),
-                static_cast<int>(want.group_reduce));
-  for (Index h = 0; h < want.num_kv_heads; ++h) {
-    require_equal("budget", have.budget.of(h), want.budget.of(h));
-  }
+  check_same_config(from.config(), to.config());
   const PageLayout &pages = CacheAccess::store(from).layout(),
                    &others = CacheAccess::store(to).layout();
   require_equal("statistics of the policy", pages.statistics, others.statistics);

@@ -58,7 +58,10 @@ struct Runtime {
   /// A point in the work of a stream, for others to wait for.
   class Event {
    public:
-    void record(Stream stream) { stream == kLateStream ? late_before_ = given : before_ = made; }
+    void record(Stream stream) {
+      before_ = stream == kLateStream ? 0 : made;
+      late_before_ = stream == kLateStream ? given : 0;
+    }
     void hold(Stream stream) const {
       if (stream == kLateStream) {
         late_follows = before_;

@@ -233,6 +233,27 @@ TEST_CASE("device: chunks of several sequences in one call") {
                          {"chunks: expected different sequences"}));
 }
 
+TEST_CASE("device: the share that is kept is one of the last synchronize") {
+  on_device::require_device();
+  Random random(8);
+  SmallCache<Full> cache(small_config(1, kUnlimited), {}, {.max_chunk = 90, .max_length = 200});
+  const Tokens some = small_tokens(random, 60), more = small_tokens(random, 80);
+  const auto append = [&](const Tokens& tokens) {
+    const auto b = tokens.batch(0);
+    cache.append<const float>(0, b.k, b.v);
+  };
+  append(some);
+  CHECK(cache.keep_ratio() == 1.0);
+  cache.synchronize();
+  append(more);
+  CHECK(cache.keep_ratio() == 1.0);
+  cache.synchronize();
+  cache.rewind(0, 79);
+  CHECK(cache.keep_ratio() == 1.0);
+  cache.clear(0);
+  CHECK(cache.keep_ratio() == 1.0);
+}
+
 TEST_CASE("device: per-head budgets and lengths") {
   on_device::require_device();
   Random random(7);

@@ -203,6 +203,36 @@ TEST_CASE("device: calls wait for a policy on a stream of its own") {
   CHECK(outs.front() == outs.back());
 }
 
+TEST_CASE("device: whatever stream policies get next, calls wait for what they still do",
+          "[small]") {
+  on_device::require_device();
+  const PolicyStream apart;
+  using Stream = std::optional<on_device::Runtime::Stream>;
+  const std::vector<std::vector<Stream>> changes = {
+      {Stream(on_device::Runtime::Stream{}), Stream(apart.get())},
+      {std::nullopt, Stream(apart.get())},
+      {std::nullopt},
+      {Stream(on_device::Runtime::Stream{})}};
+  for (const auto& streams : changes) {
+    Layers<H2O> plain(1, 1, 20, 40, std::nullopt), layer(1, 1, 20, 40, apart.get());
+    for (auto* one : {&plain, &layer}) {
+      Random random(4);
+      for (Index s = 0; s < 2; ++s) one->extend(small_tokens(random, 45), s);
+      one->extend(small_tokens(random, 2), {0, 2});
+      auto& workspace = one->workspaces.front();
+      if (one == &layer) {
+        for (const Stream& stream : streams) workspace.run_policies_on(stream);
+      }
+      if (streams.size() == 1) {  // the workspace grows, and gives back what it had
+        const SmallCache<H2O> longer(small_config(2, 200), {}, {.max_chunk = 90, .max_length = 500},
+                                     one->pool, workspace);
+      }
+      one->extend(small_tokens(random, 2), {0, 2});
+    }
+    same_state<H2O>(plain.caches.front(), layer.caches.front());
+  }
+}
+
 TEST_CASE("device: steps with policies on a stream of their own replay from a graph") {
   on_device::require_device();
   if (support::kThreadSanitizer) return;

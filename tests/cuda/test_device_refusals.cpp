@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "cuda/small_cache.hpp"
@@ -85,6 +86,46 @@ TEST_CASE("device: chunks that overlap, and content of other parameters, are ref
   SmallCache<MorphKV>::HostCache other(small_config(2, 40), make_morphkv({.recent = 16}));
   CHECK(support::refused([&] { cache.synchronize_from_host(other); }, {"policy"}));
   CHECK(cache.tokens_seen(0) == 4);
+}
+
+TEST_CASE("device: content of another configuration, and of a cache moved from, is refused",
+          "[small]") {
+  on_device::require_device();
+  Random random(11);
+  using Cache = SmallCache<H2O>;
+  Cache cache(small_config(1, 20), {}, {.max_chunk = 40});
+  cache.extend(small_tokens(random, 4).batch(0));
+  const auto refused = [&](auto&& change, const char* what) {
+    CacheConfig config = small_config(1, 20);
+    change(config);
+    Cache::HostCache other(config);
+    CHECK(support::refused([&] { cache.synchronize_from_host(other); }, {what}));
+  };
+  refused([](CacheConfig& c) { c.num_sequences = 2; }, "num_sequences: expected 1, got 2");
+  refused([](CacheConfig& c) { c.budget = 60; }, "budget: expected 20, got 60");
+  refused([](CacheConfig& c) { c.layer = 1; }, "layer: expected 0, got 1");
+  refused([](CacheConfig& c) { c.scale = 0.5f; }, "scale: expected");
+  refused([](CacheConfig& c) { c.group_reduce = GroupReduce::max; }, "group_reduce: expected");
+  Cache::HostCache one(small_config(1, 20));
+  const Cache::HostCache moved(std::move(one));
+  CHECK(support::refused([&] { cache.synchronize_from_host(one); },
+                         {"a cache that was not moved from, got 0"}));
+  CHECK(cache.tokens_seen(0) == 4);
+}
+
+TEST_CASE("device: rows of attention that lie in each other are refused", "[small]") {
+  on_device::require_device();
+  Random random(12);
+  SmallCache<H2O> cache(small_config(1, 20), {}, {.max_chunk = 40});
+  const Tokens one = small_tokens(random, 1);
+  const auto b = one.batch(0);
+  cache.append<const float>(0, b.k, b.v);
+  const on_device::Array<float> rows(2 * 64, 0.5f);
+  const auto observe = [&](Index head_stride) {
+    cache.observe(0, AttentionRows<const float>{rows.data(), 1, 128, head_stride});
+  };
+  CHECK(support::refused([&] { observe(0); }, {"rows: expected strides that keep"}));
+  CHECK_NOTHROW(observe(64));
 }
 
 TEST_CASE("device: queries of which a policy takes some for a prompt are shown apart", "[small]") {

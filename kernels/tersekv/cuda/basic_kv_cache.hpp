@@ -153,6 +153,9 @@ class BasicKVCache {
                Stream stream = {}) requires(PolicyType::observes != Observes::logits) {
     check_rows("rows", sequence, rows.rows, 0);
     if (rows.data == nullptr && rows.rows > 0) detail::refuse("rows", "attention", "null");
+    if (rows.rows > 0) {
+      detail::check_row_strides(rows, config_.num_kv_heads, launches_.longest(sequence));
+    }
     begin(stream);
     const Index observed = launches_.wanted_rows(sequence, rows.rows);
     if (observed == 0) return;
@@ -192,7 +195,9 @@ class BasicKVCache {
   void rewind(Sequences sequences, Index tokens, Stream stream = {}) {
     check_sequences(sequences);
     for (Index s = 0; s < sequences.count; ++s) {
-      detail::check_rewind(tokens, state(sequences.first + s, 0).most_rewound());
+      for (Index h = 0; h < config_.num_kv_heads; ++h) {
+        detail::check_rewind(tokens, state(sequences.first + s, h).most_rewound());
+      }
     }
     begin(stream);
     store().rewind(sequences.first * config_.num_kv_heads, sequences.count * config_.num_kv_heads,
@@ -241,8 +246,10 @@ class BasicKVCache {
   /// filled: `clear` it.
   void synchronize_from_host(HostCache& host, Stream stream = {}) {
     auto& from = tersekv::detail::CacheAccess::store(host);
-    check_same(host.config());
-    tersekv::detail::check_same_policy(host.policy(), policy_);
+    detail::require(from.heads() > 0, "heads", "those of a cache that was not moved from", 0);
+    detail::require_equal("num_sequences", host.config().num_sequences, config_.num_sequences);
+    detail::check_same_config(host.config(), config_);
+    detail::check_same_policy(host.policy(), policy_);
     detail::require_equal("bytes of a page", from.layout().page_bytes, store().layout().page_bytes);
     detail::require_equal("registers", from.layout().registers, store().layout().registers);
     for (Index h = 0; h < store().heads(); ++h) {
@@ -351,11 +358,13 @@ class BasicKVCache {
   }
   /// `after_compression`: how many may be asked about then.
   void check_rows(const char* what, Index sequence, Index rows, Index after_compression) const {
-    const HeadState& head = state(sequence, 0);
-    const Index most = std::max(head.fresh, std::min(head.seen, after_compression));
-    if (rows >= 0 && rows <= most) return;
-    detail::refuse(what, detail::text("0 to ", most, ", the tokens since the last compression"),
-                   detail::text(rows));
+    for (Index h = 0; h < config_.num_kv_heads; ++h) {
+      const HeadState& head = state(sequence, h);
+      const Index most = std::max(head.fresh, std::min(head.seen, after_compression));
+      if (rows >= 0 && rows <= most) continue;
+      detail::refuse(what, detail::text("0 to ", most, ", the tokens since the last compression"),
+                     detail::text(rows));
+    }
   }
   template <class T>
   Index check_queries(Sequences s, const TokenView<const T>& q) const {
@@ -378,13 +387,6 @@ class BasicKVCache {
                                            " (DeviceOptions::max_length, max_chunk), got up to ",
                                            longest, "; synchronize() learns the true length"));
     });
-  }
-  void check_same(const CacheConfig& other) const {
-    detail::require_equal("num_sequences", other.num_sequences, config_.num_sequences);
-    detail::require_equal("num_q_heads", other.num_q_heads, config_.num_q_heads);
-    detail::require_equal("num_kv_heads", other.num_kv_heads, config_.num_kv_heads);
-    detail::require_equal("head_dim", other.head_dim, config_.head_dim);
-    detail::require_equal("page_size", other.page_size, config_.page_size);
   }
 
   CacheConfig config_;

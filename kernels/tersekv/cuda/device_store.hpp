@@ -25,7 +25,10 @@ class DeviceStore {
   /// its own, with pages for all. Synchronises.
   DeviceStore(const std::vector<Index>& budgets, Index num_kv_heads, const PageLayout& layout,
               const Shape& shape, Index most_entries, BasicPagePool<Runtime>* shared, Stream stream)
-      : mirror_(budgets.size()), bounds_(budgets.size(), 0), mirror_held_(budgets.size(), 0) {
+      : mirror_(budgets.size()),
+        bounds_(budgets.size(), 0),
+        learned_seen_(budgets.size(), 0),
+        mirror_held_(budgets.size(), 0) {
     const auto heads = static_cast<Index>(budgets.size());
     view_.layout = layout.in_one_piece();
     view_.shape = shape;
@@ -82,7 +85,15 @@ class DeviceStore {
   }
 
   Counts total_counts() const { return tersekv::detail::total_counts(mirror_); }
-  double keep_ratio() const { return tersekv::detail::keep_ratio(mirror_); }
+  /// As of the last `synchronize`: of lengths and tokens as they were then.
+  double keep_ratio() const {
+    double kept = 0, seen = 0;
+    for (Index h = 0; h < heads(); ++h) {
+      kept += static_cast<double>(mirror_[at(h)].length);
+      seen += static_cast<double>(learned_seen_[at(h)]);
+    }
+    return seen == 0 ? 1.0 : kept / seen;
+  }
 
   void note_append(Index head, Index tokens) {
     bounds_[at(head)] += tokens;
@@ -116,6 +127,7 @@ class DeviceStore {
       mirror_[at(h)] = HeadState{};
       mirror_[at(h)].budget = budget;
       bounds_[at(h)] = 0;
+      learned_seen_[at(h)] = 0;
       mirror_held_[at(h)] = 0;
     }
   }
@@ -131,6 +143,7 @@ class DeviceStore {
       const Index from = source + h % view_.num_kv_heads;
       mirror_[at(first + h)] = mirror_[at(from)];
       bounds_[at(first + h)] = bounds_[at(from)];
+      learned_seen_[at(first + h)] = learned_seen_[at(from)];
       mirror_held_[at(first + h)] =
           static_cast<std::int32_t>(view_.pages_for(mirror_[at(from)].length));
     }
@@ -143,7 +156,10 @@ class DeviceStore {
     Runtime::copy_out(mirror_held_.data(), held_.data(), static_cast<std::size_t>(held_.bytes()),
                       stream);
     Runtime::synchronize(stream);
-    for (Index h = 0; h < heads(); ++h) bounds_[at(h)] = mirror_[at(h)].length;
+    for (Index h = 0; h < heads(); ++h) {
+      bounds_[at(h)] = mirror_[at(h)].length;
+      learned_seen_[at(h)] = mirror_[at(h)].seen;
+    }
   }
 
   /// Copies a head into `host`, whose pages and state are then as the device's. After
@@ -200,6 +216,7 @@ class DeviceStore {
     mirror_[at(head)] = state;
     mirror_held_[at(head)] = held;
     bounds_[at(head)] = state.length;
+    learned_seen_[at(head)] = state.seen;
   }
 
   /// As of the last `synchronize`; without the workspace. Exact in total for a pool of the store's
@@ -251,6 +268,7 @@ class DeviceStore {
   DeviceHeads<KeyCodec, ValueCodec> view_;
   std::vector<HeadState> mirror_;
   std::vector<Index> bounds_;
+  std::vector<Index> learned_seen_;  ///< tokens of each head when its length was learned
   std::vector<std::int32_t> mirror_held_;
 };
 

@@ -154,7 +154,7 @@ class BasicWorkspace {
   /// Room for a cache that needs this as well. May allocate, and free what graphs captured before
   /// point at: make all caches of a workspace first.
   void reserve(const Needs& needs) {
-    if (at_work_) Runtime::synchronize(*policies_);  // in what may be freed
+    if (at_work_) Runtime::synchronize_device();  // in what may be freed
     const Index rows = needs.heads * needs.rows * needs.group;
     grow(floats_, needs.heads * needs.entries);
     grow(vectors_, needs.heads * needs.head_dim);
@@ -187,7 +187,8 @@ class BasicWorkspace {
   /// cudaStreamNonBlocking.
   void run_policies_on(std::optional<Stream> stream) {
     if (stream.has_value() && fork_ == nullptr) fork_ = std::make_unique<Fork>();
-    if (at_work_) fork_->done.record(*policies_);
+    if (at_work_ && works_on_policies_) fork_->done.record(*policies_);
+    works_on_policies_ = false;
     policies_ = stream;
   }
   const std::optional<Stream>& policies() const { return policies_; }
@@ -204,7 +205,7 @@ class BasicWorkspace {
   void fork(Stream stream, Launch&& launch) {
     fork_->begin.record(stream);
     fork_->begin.hold(*policies_);
-    at_work_ = true;
+    at_work_ = works_on_policies_ = true;
     launch(*policies_);
     fork_->done.record(*policies_);
   }
@@ -265,7 +266,8 @@ class BasicWorkspace {
   };
   std::unique_ptr<Fork> fork_;
   std::optional<Stream> policies_;
-  bool at_work_ = false;  // and nobody has waited for it
+  bool at_work_ = false;            // and nobody has waited for it
+  bool works_on_policies_ = false;  // and not on a stream set before, which may be gone
   Buffer<Runtime, float> floats_, vectors_, attention_, logits_, queries_, lse_, part_out_,
       part_max_, part_sum_;
   Buffer<Runtime, std::int32_t> slots_;
