@@ -90,7 +90,10 @@ def run(options, arguments, device):
     """The JSON object that one command prints."""
     command = [options.binary, *arguments, "--model", options.model, "--text", options.text,
                "--device", device, "--json"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    try:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    except OSError as error:  # not built
+        raise RuntimeError(error) from error
     if any(words in done.stderr for words in NO_CUDA):
         raise NoCuda(done.stderr.strip())
     if done.returncode != 0:

@@ -75,7 +75,10 @@ def run(options, arguments):
     """The JSON object that one command prints."""
     command = [options.binary, *arguments, "--model", options.model, "--text", options.text,
                "--threads", "1", "--json"]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    try:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    except OSError as error:  # not built
+        raise RuntimeError(error) from error
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip() or f"exit status {done.returncode}")
     return json.loads(done.stdout)

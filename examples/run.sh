@@ -6,14 +6,15 @@
 #
 #     sh examples/run.sh [arguments of tersekv-llama compare, e.g. --context 512 --budgets 20%]
 set -eu
-cd "$(dirname "$0")/.."
-. cmake/deps.sh
+root=$(cd "$(dirname "$0")/.." && pwd) # paths that the caller gives are relative to the caller's folder
+[ "$PWD" != "$root" ] || root=.
+. "$root/cmake/deps.sh"
 
 model_name=SmolLM2-135M-Instruct.Q4_1.gguf
 model_sum=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 model_folder=${XDG_CACHE_HOME:-$HOME/.cache}/tersekv
 model=$model_folder/$model_name
-build=build/release
+build=$root/build/release
 binary=$build/examples/tersekv-llama
 
 has_sum() { echo "$model_sum  $1" | sha256sum --check --status 2>/dev/null; }
@@ -48,17 +49,7 @@ PYTHON
   trap - EXIT HUP INT TERM
 }
 
-tersekv_require build engine
-if ! { [ -f "$model" ] && has_sum "$model"; }; then
-  fetch_model
-fi
-# A build folder that has the program already keeps its settings: the tests share it.
-if ! grep -qs tersekv-llama "$build/build.ninja"; then
-  cmake --preset examples
-fi
-cmake --build "$build" --target tersekv-llama --parallel "$(nproc)"
-
-# What the caller says goes before what is said here.
+# given --flag arguments...: whether the caller says it, which goes before what is said here.
 given() {
   name=$1
   shift
@@ -67,8 +58,19 @@ given() {
   done
   return 1
 }
-given --model "$@" || set -- "$@" --model "$model"
-given --text "$@" || set -- "$@" --text examples/data/kjv.txt
+
+tersekv_require build engine
+if ! given --model "$@"; then
+  [ -f "$model" ] && has_sum "$model" || fetch_model
+  set -- "$@" --model "$model"
+fi
+# A build folder that has the program already keeps its settings: the tests share it.
+if ! grep -qs tersekv-llama "$build/build.ninja"; then
+  (cd "$root" && cmake --preset examples)
+fi
+cmake --build "$build" --target tersekv-llama --parallel "$(nproc)"
+
+given --text "$@" || set -- "$@" --text "$root/examples/data/kjv.txt"
 # Further into the text than the famous first pages, which the model knows by heart.
 given --offset "$@" || set -- "$@" --offset 16384
 given --json "$@" || set -- "$@" --json "$build/examples/compare.json"

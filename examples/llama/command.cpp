@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +17,6 @@ Engine::Engine(const Options& options)
                              std::to_string(tokenizer.vocab_size()) + " tokens, the model only " +
                              std::to_string(model.config().vocab_size));
   }
-  Eigen::setNbThreads(team.threads());
 }
 
 int thread_count(const Options& options) {

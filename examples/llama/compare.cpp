@@ -168,7 +168,6 @@ Comparison compare(const Model& model, Tokens text, Tokens instruction,
                                   row.recall_schedule, session);
     });
   }
-  Eigen::setNbThreads(1);  // the workers are the parallelism
   run_jobs(jobs, options.workers);
   for (CompareRow& row : result.rows) {
     row.perplexity_ratio = std::exp(row.prose.nll - result.rows.front().prose.nll);

@@ -108,7 +108,7 @@ Index full_device_cache_bytes_of(CacheRequest request, Index tokens) {
   const CacheShape& shape = request.shape;
   request.budget.reset();
   request.tokens = tokens;
-  Caches caches(request, {}, tersekv::Full{});
+  Caches caches(request, full_cache_config(request), tersekv::Full{});
   const Index row = shape.q_heads * shape.head_dim;
   const std::vector<float> zeros(static_cast<std::size_t>(std::min(kPiece, tokens) * row));
   std::vector<float> out(zeros.size());

@@ -35,9 +35,9 @@ void score(Session& session, const Eigen::Ref<const Matrix>& hidden, std::span<c
 std::vector<double> run(const Model& model, const CacheRequest& request,
                         std::span<const Token> tokens, const Schedule& schedule,
                         const SessionOptions& options, Evaluation& result) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto caches = make_caches(request);
+  auto caches = make_caches(request);
   Session session(model, *caches, options);
+  const auto start = std::chrono::steady_clock::now();
   std::vector<double> nlls;
   const Index total = static_cast<Index>(tokens.size()) - 1;
   const Index prompt = schedule.prompt.value_or(0);
@@ -49,10 +49,11 @@ std::vector<double> run(const Model& model, const CacheRequest& request,
     score(session, hidden, tokens.subspan(first + 1, count), nlls);
     first += count;
   }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   result.fed = total;
   result.cache = caches->totals();
+  caches.reset();  // a full cache may have no room beside them
   result.full_bytes = full_cache_bytes(request, total);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return nlls;
 }
 

@@ -46,10 +46,10 @@ Token sample(std::span<const float> logits, const Sampling& sampling, std::mt199
 Generation generate(const Model& model, const Tokenizer& tokenizer, const CacheRequest& request,
                     std::span<const Token> prompt, Index max_tokens, const Sampling& sampling,
                     const SessionOptions& options, const std::function<void(Token)>& emit) {
-  const Clock::time_point start = Clock::now();
-  const auto caches = make_caches(request);
+  auto caches = make_caches(request);
   Session session(model, *caches, options);
   std::mt19937_64 random(sampling.seed);
+  const Clock::time_point start = Clock::now();  // weights have been packed by now
   Generation result;
   Matrix hidden = session.feed(prompt, 0);
   result.prompt_seconds = seconds_since(start);
@@ -66,11 +66,12 @@ Generation generate(const Model& model, const Tokenizer& tokenizer, const CacheR
     emit(token);
     if (result.tokens < max_tokens) hidden = session.feed({&token, 1}, 1);
   }
+  result.seconds = seconds_since(start);
   result.nll = result.tokens > 0 ? nll / static_cast<double>(result.tokens) : 0;
   result.fed = session.position();
   result.cache = caches->totals();
+  caches.reset();  // a full cache may have no room beside them
   result.full_bytes = full_cache_bytes(request, result.fed);
-  result.seconds = seconds_since(start);
   return result;
 }
 

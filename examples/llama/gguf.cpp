@@ -52,14 +52,6 @@ std::string_view load_string(const std::byte* at) {
   return {reinterpret_cast<const char*>(at + 8), load<std::uint64_t>(at)};
 }
 
-// A name from the file for use in a one-line message, whatever bytes it holds.
-std::string quoted(std::string_view text) {
-  constexpr std::size_t kShown = 80;
-  std::string out = "'";
-  for (const char c : text.substr(0, kShown)) out += (c >= 0x20 && c < 0x7f) ? c : '?';
-  return out + (text.size() > kShown ? "...'" : "'");
-}
-
 std::string expected_got(std::string_view expected, std::string_view got) {
   return std::string(": expected ").append(expected).append(", got ").append(got);
 }
@@ -69,6 +61,13 @@ std::string shape_text(std::int64_t rows, std::int64_t cols) {
 }
 
 }  // namespace
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kShown = 80;
+  std::string out = "'";
+  for (const char c : text.substr(0, kShown)) out += (c >= 0x20 && c < 0x7f) ? c : '?';
+  return out + (text.size() > kShown ? "...'" : "'");
+}
 
 // Reads forward through the header; every step is checked against what is left of the file.
 class GgufFile::Cursor {

@@ -15,6 +15,9 @@
 
 namespace llama {
 
+/// A name from a file for use in a one-line message, whatever bytes it holds, and however many.
+std::string quoted(std::string_view text);
+
 /// How a tensor's elements are stored; the numbers are those of the file format.
 enum class TensorType : std::uint32_t {
   f32 = 0,

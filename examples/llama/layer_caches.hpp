@@ -253,6 +253,19 @@ std::unique_ptr<LayerCaches> make_caches_of(const CacheRequest& request) {
   return caches;
 }
 
+/// Of a full cache, what a request for another one asks for: pages of the same size.
+inline tersekv::CacheConfig full_cache_config(CacheRequest request) {
+  tersekv::CacheConfig config;
+  for (const auto& parameter : cache_parameters()) {
+    if (parameter.name != "page_size") continue;
+    for (const Setting& setting : request.settings) {
+      if (setting.name == parameter.name) parameter.set(config, setting.value);
+    }
+  }
+  request.budget.reset();
+  return layer_config(config, request);
+}
+
 /// full_cache_bytes(): asked of one layer's real cache rather than computed.
 template <class Codec>
 Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
@@ -261,8 +274,7 @@ Index full_cache_bytes_of(const CacheRequest& request, Index tokens) {
   HeadTimes times;
   tersekv::PagePool pool;  // what it holds beside pages is all layers'
   tersekv::KVCache<tersekv::Full, Codec, Codec, Executor> cache(
-      {.num_q_heads = shape.q_heads, .num_kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
-      {}, pool, Executor(*request.team, times));
+      full_cache_config(request), {}, pool, Executor(*request.team, times));
   const std::vector<float> zeros(std::min(kPiece, tokens) * shape.q_heads * shape.head_dim);
   const auto view = [&](Index count, Index heads) {
     return tersekv::nhd_view(zeros.data(), count, heads, shape.head_dim);

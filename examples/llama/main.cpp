@@ -56,9 +56,7 @@ void run_generate(const Options& options) {
   std::vector<Token> prompt =
       options.has("--chat") ? engine.tokenizer.encode(engine.tokenizer.chat_prompt(text), true)
                             : engine.tokenizer.encode(text, false);
-  if (engine.tokenizer.add_bos() && !options.has("--chat")) {
-    prompt.insert(prompt.begin(), engine.tokenizer.bos());
-  }
+  if (engine.tokenizer.add_bos()) prompt.insert(prompt.begin(), engine.tokenizer.bos());
   if (prompt.empty()) throw UsageError("the prompt is empty");
   const Index prompt_tokens = static_cast<Index>(prompt.size());
   const Index context = prompt_tokens + max_tokens;

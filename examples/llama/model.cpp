@@ -18,6 +18,10 @@ namespace {
 // for the matrix products to run at full speed.
 constexpr Index kFeedForwardRows = 512;
 
+// Threads share the outputs of Eigen's products in so many at a time: a multiple of what its loops
+// take at once on any processor, so that every sum is added up as by one thread alone.
+constexpr Index kOutputBlock = 48;
+
 // No model comes near it; products of two dimensions cannot overflow below it.
 constexpr Index kMaxDimension = 1 << 24;
 
@@ -38,7 +42,7 @@ const Tensor& layer_matrix(const GgufFile& file, Index layer, const char* name, 
 }
 
 Index dimension(const GgufFile& file, std::string_view key, Index fallback = 0) {
-  const Index value = file.has(key) ? file.get_u32(key) : fallback;
+  const Index value = fallback == 0 || file.has(key) ? file.get_u32(key) : fallback;
   if (value < 1 || value > kMaxDimension) {
     fail(file, std::string(key) + " is " + std::to_string(value) + ", expected 1 to " +
                    std::to_string(kMaxDimension));
@@ -49,7 +53,7 @@ Index dimension(const GgufFile& file, std::string_view key, Index fallback = 0) 
 ModelConfig load_config(const GgufFile& file) {
   const std::string_view architecture = file.get_string("general.architecture");
   if (architecture != "llama") {
-    fail(file, "architecture is '" + std::string(architecture) + "', expected 'llama'");
+    fail(file, "architecture is " + quoted(architecture) + ", expected 'llama'");
   }
   ModelConfig c{};
   c.embedding = dimension(file, "llama.embedding_length");
@@ -73,11 +77,13 @@ ModelConfig load_config(const GgufFile& file) {
   c.norm_epsilon = file.get_f32("llama.attention.layer_norm_rms_epsilon");
   c.rope_base = file.get_f32("llama.rope.freq_base", 10000.0F);
   c.rope_scale = 1;
-  const std::string_view scaling = file.get_string("llama.rope.scaling.type", "none");
+  // A file that names a factor alone, or has it under its older name, means linear scaling.
+  const std::string_view scaling = file.get_string("llama.rope.scaling.type", "linear");
   if (scaling == "linear") {
-    c.rope_scale = file.get_f32("llama.rope.scaling.factor");
+    c.rope_scale =
+        file.get_f32("llama.rope.scaling.factor", file.get_f32("llama.rope.scale_linear", 1.0F));
   } else if (scaling != "none") {
-    fail(file, "RoPE scaling '" + std::string(scaling) + "' is not supported");
+    fail(file, "RoPE scaling " + quoted(scaling) + " is not supported");
   }
   if (!(c.rope_base > 0) || !(c.rope_scale > 0) || !(c.norm_epsilon >= 0)) {
     fail(file, "RoPE base, RoPE factor or the norm's epsilon is out of range");
@@ -162,7 +168,7 @@ Model::Model(const GgufFile& file)
   }
   frequencies_ = load_frequencies(file, config_);
   for (const auto& [name, tensor] : file.tensors()) {
-    if (name.ends_with(".bias")) fail(file, std::string(name) + ": biases are not supported");
+    if (name.ends_with(".bias")) fail(file, quoted(name) + ": biases are not supported");
   }
 }
 
@@ -308,7 +314,13 @@ void Session::multiply(const Eigen::Ref<const Matrix>& x, std::initializer_list<
     if (!options_.exact && is_quantised(tensor.type)) {
       rounded.push_back({&weight->packed(), y->data()});
     } else if (x.rows() > 1) {
-      y->noalias() = x * weight->dense().transpose();
+      const Matrix& dense = weight->dense();
+      const Index blocks = (dense.rows() + kOutputBlock - 1) / kOutputBlock;
+      options_.team->split(blocks, [&](Index from, Index to) {
+        const Index first = from * kOutputBlock;
+        const Index count = std::min(to * kOutputBlock, dense.rows()) - first;
+        y->middleCols(first, count).noalias() = x * dense.middleRows(first, count).transpose();
+      });
     } else {
       matvec_exact(tensor, x.data(), y->data(), *options_.team);
     }

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "gguf.hpp"
+
 namespace llama {
 namespace {
 
@@ -200,8 +202,7 @@ PreTokenizer pre_tokenizer_from_name(std::string_view name) {
     if (entry.name == name) return entry.pre_tokenizer;
     known.append(known.empty() ? "" : ", ").append(entry.name);
   }
-  throw std::invalid_argument("pre-tokenizer: expected one of " + known + ", got '" +
-                              std::string(name) + "'");
+  throw std::invalid_argument("pre-tokenizer: expected one of " + known + ", got " + quoted(name));
 }
 
 std::vector<std::string_view> split_words(std::string_view text, PreTokenizer pre_tokenizer) {

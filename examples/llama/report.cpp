@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -237,10 +238,12 @@ void print_catalogue(std::ostream& out) {
 }
 
 void check_writable(const std::string& path) {
+  if (path == "-") return;
+  std::error_code ignored;
+  const bool was_there = std::filesystem::exists(path, ignored);
   // Appending nothing leaves what is there as it is.
-  if (path != "-" && !std::ofstream(path, std::ios::app)) {
-    throw std::runtime_error(path + ": cannot be written");
-  }
+  if (!std::ofstream(path, std::ios::app)) throw std::runtime_error(path + ": cannot be written");
+  if (!was_there) std::filesystem::remove(path, ignored);
 }
 
 void write_file(const std::string& path, const std::string& content) {

@@ -61,8 +61,8 @@ std::uint64_t pair_key(Token left, Token right) {
 Tokenizer::Tokenizer(const GgufFile& file) : name_(file.name()) {
   const std::string_view model = file.get_string("tokenizer.ggml.model");
   if (model != "gpt2") {
-    throw std::runtime_error(name_ + ": tokenizer.ggml.model: expected 'gpt2', got '" +
-                             std::string(model) + "'");
+    throw std::runtime_error(name_ + ": tokenizer.ggml.model: expected 'gpt2', got " +
+                             quoted(model));
   }
   try {
     pre_tokenizer_ = pre_tokenizer_from_name(file.get_string("tokenizer.ggml.pre"));

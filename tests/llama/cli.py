@@ -95,6 +95,19 @@ class Runs(Case):
         ratio = output["cache_bytes"] / output["full_cache_bytes"]
         self.assertAlmostEqual(ratio, 1, delta=0.02)
 
+    def test_full_is_one_of_pages_of_the_same_size(self):
+        output = self.json("perplexity", *self.base, "--context", 100, "--set", "page_size=4096")
+        ratio = output["cache_bytes"] / output["full_cache_bytes"]
+        self.assertAlmostEqual(ratio, 1, delta=0.02)
+
+    def test_chats_begin_with_a_bos_where_the_model_wants_one(self):
+        tokens = []
+        for bos in (False, True):
+            model = self.write("chat.gguf", tiny_gguf.model_bytes(chat=bos))
+            tokens.append(self.json("generate", "--model", model, "--chat", "--prompt", "Let",
+                                    "--max-tokens", 1)["prompt_tokens"])
+        self.assertEqual(tokens[1], tokens[0] + 1)
+
     def test_deep_models_caches_lie_in_large_pages_all_of_which_count(self):
         layers, large = 70, 2 << 20
         model = self.write("deep.gguf", tiny_gguf.model_bytes(layers=layers))
@@ -167,10 +180,10 @@ class Runs(Case):
                 self.assertIn(field, row["recall"])
         xml.etree.ElementTree.parse(plot)
 
-        # One row is what the single commands measure, and the workers change nothing.
+        # One row is what the single commands measure, and neither workers nor threads change it.
         h2o = next(row for row in rows if row["policy"] == "h2o" and row["budget"] == 80)
         alone = self.json("perplexity", *self.base, "--context", 160, "--policy", "h2o", "--budget",
-                          "50%", "--threads", 1)
+                          "50%", "--threads", 3)
         self.assertEqual(alone["perplexity"], h2o["perplexity"])
         recall = self.json("recall", *self.base, "--length", 80, "--policy", "h2o", "--budget",
                            "50%", "--threads", 1)
@@ -273,6 +286,9 @@ class Refusals(Case):
         for flag in ["--json", "--svg"]:
             self.refused("compare", *self.base, flag, self.path / "no/such/folder/file",
                          saying="cannot be written")
+            new = self.path / "new"
+            self.refused("compare", "--model", self.model, "--text", "/nonexistent", flag, new)
+            self.assertFalse(new.exists())
 
     def refused_or_runs(self, model, what):
         done = self.run_binary("perplexity", "--model", model, "--text", self.text, "--context", 8)

@@ -7,7 +7,7 @@ import random
 import struct
 
 VOCAB, EMBEDDING, LAYERS, Q_HEADS, KV_HEADS, HEAD_DIM, FEED_FORWARD = 259, 32, 2, 4, 2, 8, 48
-U32, F32, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
+U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5
 
 
 def _string(text):
@@ -28,8 +28,8 @@ def _byte_names():
     return names
 
 
-def model_bytes(seed=1, layers=LAYERS):
-    """A whole GGUF file."""
+def model_bytes(seed=1, layers=LAYERS, chat=None):
+    """A whole GGUF file; `chat`: of a chat model, True for one that wants a BOS first."""
     draw = random.Random(seed)
     values, tensors, content = [], [], b""
 
@@ -66,6 +66,9 @@ def model_bytes(seed=1, layers=LAYERS):
     strings("tokenizer.ggml.merges", [])
     value("tokenizer.ggml.bos_token_id", U32, struct.pack("<I", 257))
     value("tokenizer.ggml.eos_token_id", U32, struct.pack("<I", 258))
+    if chat is not None:
+        value("tokenizer.chat_template", STRING, _string("{{bos_token}}<|im_start|>"))
+        value("tokenizer.ggml.add_bos_token", BOOL, struct.pack("<B", chat))
 
     tensor("token_embd.weight", (EMBEDDING, VOCAB), 0, 1)
     tensor("output_norm.weight", (EMBEDDING,), 1, 0.1)

@@ -20,6 +20,8 @@ struct TinyModel {
   std::uint32_t vocab = 29, embedding = 24, layers = 3, q_heads = 6, kv_heads = 2, head_dim = 4,
                 feed_forward = 20, rotated = 4;
   float epsilon = 1e-5f, rope_base = 100.0f, rope_scale = 1.0f;
+  const char* rope_scale_key = "llama.rope.scaling.factor";
+  bool names_scaling = true;             ///< says that it is linear
   bool tied = false, stretched = false;  ///< stretched: rope_freqs.weight is given
   bool biased = false;                   ///< one matrix is
   bool quantised = false;                ///< matrices in Q8_0; their inputs must be multiples of 32
@@ -46,8 +48,8 @@ struct TinyModel {
     file.value("llama.attention.layer_norm_rms_epsilon", f32, epsilon);
     file.value("llama.rope.freq_base", f32, rope_base);
     if (rope_scale != 1.0f) {
-      file.text("llama.rope.scaling.type", "linear");
-      file.value("llama.rope.scaling.factor", f32, rope_scale);
+      if (names_scaling) file.text("llama.rope.scaling.type", "linear");
+      file.value(rope_scale_key, f32, rope_scale);
     }
     const auto tensor = [&](const std::string& name, std::uint32_t rows, std::uint32_t cols,
                             float mean, float deviation) {
