@@ -6,8 +6,8 @@
 #     tersekv_require build tests      # returns when everything is there, exits 1 when it cannot be
 #
 # Groups: build (compiler, cmake, ninja) · engine (ICU, Eigen, nlohmann_json) · tests (engine +
-# Catch2 v3) · bench (Google Benchmark) · model (python3 with pip) · checks (clang, clang-format) ·
-# portable (a compiler for aarch64, qemu).
+# Catch2 v3) · bench (Google Benchmark, python3) · venv (python3 with virtual environments) · model
+# (python3 with pip) · checks (clang, clang-format) · portable (a compiler for aarch64, qemu).
 #
 # Presence is judged by what the build will look for (a program, a header), never by the package
 # database, so libraries installed in other ways count (CMAKE_PREFIX_PATH is honoured). apt is
@@ -52,6 +52,7 @@ tersekv_has() {
     catch2) tersekv_has_header catch2/catch_session.hpp ;; # a header that version 2 does not have
     libbenchmark-dev) tersekv_has_header benchmark/benchmark.h ;;
     python3) command -v python3 >/dev/null 2>&1 ;;
+    python3-venv) python3 -c 'import venv, ensurepip' >/dev/null 2>&1 ;;
     python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
     clang) command -v clang++ >/dev/null 2>&1 ;;
     clang-format) command -v clang-format >/dev/null 2>&1 ;;
@@ -66,7 +67,8 @@ tersekv_group() {
     build) echo "g++ cmake ninja-build" ;;
     engine) echo "libicu-dev libeigen3-dev nlohmann-json3-dev" ;;
     tests) echo "libicu-dev libeigen3-dev nlohmann-json3-dev catch2 python3" ;;
-    bench) echo "libbenchmark-dev" ;;
+    bench) echo "libbenchmark-dev python3" ;;
+    venv) echo "python3 python3-venv" ;;
     model) echo "python3 python3-pip" ;;
     checks) echo "clang clang-format" ;;
     portable) echo "g++-aarch64-linux-gnu qemu-user" ;;

@@ -33,8 +33,11 @@ class Ours:
                       "--policy", policy, "--json"] + (["--budget", str(budget)] if budget else [])
 
     def run(self, command, *flags):
-        done = subprocess.run([self.program, command, *self.flags, *flags], capture_output=True,
-                              text=True, check=False, timeout=PATIENCE)
+        try:
+            done = subprocess.run([self.program, command, *self.flags, *flags], capture_output=True,
+                                  text=True, check=False, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise EngineError(f"{command}: no answer in {PATIENCE} s") from None
         if done.returncode != 0:
             raise EngineError(f"{command}: {done.stderr.strip().splitlines()[-1:]}")
         return json.loads(done.stdout)

@@ -166,12 +166,14 @@ def run(work, report, save, attempts, origin):
                 found = measure()
             else:
                 found = undisturbed(measure, attempts)
-            keep(report[section], found if isinstance(found, list) else [found], origin)
+            keep(report[section], found if isinstance(found, list) else [found],
+                 {**origin, "work": name})
             verdict = "ok"
         except Exception as error:  # whatever it is: the others go on
             reason = f"{type(error).__name__}: {error}"
             report["failed"].append({"section": section, "case": name, "reason": reason})
-            report[section] = [each for each in report[section] if each["case"] != name]
+            report[section] = [each for each in report[section]
+                               if each.get("work", each["case"]) != name]
             failed += 1
             verdict = "FAILED " + reason
         save()

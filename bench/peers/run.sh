@@ -63,9 +63,13 @@ peer() {
 
 if [ -z "$dry" ]; then
   . cmake/deps.sh
-  tersekv_require build
+  tersekv_require build venv
 fi
-[ -x "$python" ] || step python3 -m venv "$venv" || { rm -rf "$venv"; exit 1; }
+if [ ! -x "$python" ]; then
+  # What is there is not ours to write into, or to remove.
+  [ ! -e "$venv" ] || { say "$venv is there already, and no virtual environment"; exit 2; }
+  step python3 -m venv "$venv" || { rm -rf "$venv"; exit 1; }
+fi
 if wants torch; then peer torch "$python" -m pip install torch numpy; fi
 if wants llama.cpp; then
   # Built from source for this processor. Where its code for AMX crashes (an illegal instruction under

@@ -29,6 +29,14 @@ class Options(FolderTest):
         self.assertIn("openvino-genai", done.stdout)
         self.assertNotIn("pip install torch", done.stdout)
 
+    def test_a_folder_that_is_no_virtual_environment_stays(self):
+        with open(self.path("letters"), "w", encoding="utf-8") as file:
+            file.write("dear")
+        done = self.run_sh("--dry-run", "--venv", self.folder)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no virtual environment", done.stderr)
+        self.assertEqual(os.listdir(self.folder), ["letters"])
+
     def test_bad_options_are_refused(self):
         for words in (["--nonsense"], ["--out"], ["--peers"]):
             done = self.run_sh(*words)
@@ -90,6 +98,17 @@ class Measure(FolderTest):
         self.assertEqual([each["case"] for each in report["prompts"]], ["b", "c"])
         self.assertEqual(report["prompts"][1]["revision"], "r")
         self.assertEqual(report["failed"][0]["case"], "a")
+
+    def test_nor_does_what_else_was_measured_with_it(self):
+        results = [{"case": "decode at 7"}, {"case": "prompt of 7"}, {"case": "decode at 8"}]
+        report = {"engine": [], "failed": []}
+
+        def fail():
+            raise RuntimeError("no")
+        for work in ([("engine", "context 7", lambda: results[:2]), ("engine", "context 8", lambda: results[2])],
+                     [("engine", "context 7", fail)]):
+            measure.run(work, report, lambda: None, 1, {"revision": "r"})
+        self.assertEqual([each["case"] for each in report["engine"]], ["decode at 8"])
 
     def test_results_say_of_which_revision_they_are(self):
         self.assertEqual(self.measure("--only", "prompts").returncode, 0)
