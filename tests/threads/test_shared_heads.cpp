@@ -34,6 +34,9 @@ constexpr Index kHeads = 3, kGroup = 7, kDim = 64, kQueryHeads = kHeads * kGroup
 /// Sections of 256 entries: five, the last of them short.
 constexpr Index kEntries = 1101;
 
+/// Where a round takes half a minute.
+constexpr bool kSanitized = support::kThreadSanitizer || support::kAddressSanitizer;
+
 /// What a call writes.
 struct Outputs {
   explicit Outputs(Index tokens)
@@ -110,7 +113,7 @@ void check(int workers, const Policy& policy, bool shares_prompts) {
   one.append(0, past.keys(), past.values());
   several.append(0, past.keys(), past.values());
   // The second round is over what the first compressed.
-  for (int round = 0; round < (support::kThreadSanitizer ? 1 : 2); ++round) {
+  for (int round = 0; round < (kSanitized ? 1 : 2); ++round) {
     const Tokens next(random, 1), prompt(random, 53);
     CHECK(attend(one, next, true) == attend(several, next, true));
     CHECK(threads.tasks() > kHeads);
