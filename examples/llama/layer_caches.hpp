@@ -208,22 +208,25 @@ class PolicyCaches final : public LayerCaches {
   TokenScores scores_;
 };
 
+/// Whether the table has the parameter, which is then set.
+template <class Table, class Options>
+bool apply_setting(const Table& table, Options& options, const Setting& setting) {
+  const auto found =
+      std::ranges::find(table, setting.name, [](const auto& parameter) { return parameter.name; });
+  if (found == table.end()) return false;
+  found->set(options, setting.value);
+  return true;
+}
+
 /// The options and the cache settings that a request asks for, its parameters applied.
 template <class Options>
 std::pair<Options, tersekv::CacheConfig> apply_settings(
     const CacheRequest& request, const PolicyInfo& info,
     const std::vector<Parameter<Options>>& parameters) {
   std::pair<Options, tersekv::CacheConfig> result;
-  const auto apply = [](const auto& table, auto& options, const Setting& setting) {
-    const auto found = std::ranges::find(table, setting.name,
-                                         [](const auto& parameter) { return parameter.name; });
-    if (found == table.end()) return false;
-    found->set(options, setting.value);
-    return true;
-  };
   for (const Setting& setting : request.settings) {
-    if (apply(parameters, result.first, setting)) continue;
-    if (apply(cache_parameters(), result.second, setting)) continue;
+    if (apply_setting(parameters, result.first, setting)) continue;
+    if (apply_setting(cache_parameters(), result.second, setting)) continue;
     std::string known;
     for (const auto& parameter : parameters) known += parameter.name + ", ";
     for (const auto& parameter : cache_parameters()) known += parameter.name + ", ";
@@ -256,11 +259,8 @@ std::unique_ptr<LayerCaches> make_caches_of(const CacheRequest& request) {
 /// Of a full cache, what a request for another one asks for: pages of the same size.
 inline tersekv::CacheConfig full_cache_config(CacheRequest request) {
   tersekv::CacheConfig config;
-  for (const auto& parameter : cache_parameters()) {
-    if (parameter.name != "page_size") continue;
-    for (const Setting& setting : request.settings) {
-      if (setting.name == parameter.name) parameter.set(config, setting.value);
-    }
+  for (const Setting& setting : request.settings) {
+    if (setting.name == "page_size") apply_setting(cache_parameters(), config, setting);
   }
   request.budget.reset();
   return layer_config(config, request);

@@ -29,7 +29,7 @@ Counts total_counts(const States& states) {
 template <class States>
 double keep_ratio(const States& states) {
   double kept = 0, seen = 0;
-  for (const HeadState& state : states) {
+  for (const auto& state : states) {
     kept += static_cast<double>(state.length);
     seen += static_cast<double>(state.seen);
   }

@@ -27,7 +27,7 @@ class DeviceStore {
               const Shape& shape, Index most_entries, BasicPagePool<Runtime>* shared, Stream stream)
       : mirror_(budgets.size()),
         bounds_(budgets.size(), 0),
-        learned_seen_(budgets.size(), 0),
+        learned_(budgets.size()),
         mirror_held_(budgets.size(), 0) {
     const auto heads = static_cast<Index>(budgets.size());
     view_.layout = layout.in_one_piece();
@@ -86,14 +86,7 @@ class DeviceStore {
 
   Counts total_counts() const { return tersekv::detail::total_counts(mirror_); }
   /// As of the last `synchronize`: of lengths and tokens as they were then.
-  double keep_ratio() const {
-    double kept = 0, seen = 0;
-    for (Index h = 0; h < heads(); ++h) {
-      kept += static_cast<double>(mirror_[at(h)].length);
-      seen += static_cast<double>(learned_seen_[at(h)]);
-    }
-    return seen == 0 ? 1.0 : kept / seen;
-  }
+  double keep_ratio() const { return tersekv::detail::keep_ratio(learned_); }
 
   void note_append(Index head, Index tokens) {
     bounds_[at(head)] += tokens;
@@ -127,7 +120,7 @@ class DeviceStore {
       mirror_[at(h)] = HeadState{};
       mirror_[at(h)].budget = budget;
       bounds_[at(h)] = 0;
-      learned_seen_[at(h)] = 0;
+      learned_[at(h)] = {};
       mirror_held_[at(h)] = 0;
     }
   }
@@ -143,7 +136,7 @@ class DeviceStore {
       const Index from = source + h % view_.num_kv_heads;
       mirror_[at(first + h)] = mirror_[at(from)];
       bounds_[at(first + h)] = bounds_[at(from)];
-      learned_seen_[at(first + h)] = learned_seen_[at(from)];
+      learned_[at(first + h)] = learned_[at(from)];
       mirror_held_[at(first + h)] =
           static_cast<std::int32_t>(view_.pages_for(mirror_[at(from)].length));
     }
@@ -158,7 +151,7 @@ class DeviceStore {
     Runtime::synchronize(stream);
     for (Index h = 0; h < heads(); ++h) {
       bounds_[at(h)] = mirror_[at(h)].length;
-      learned_seen_[at(h)] = mirror_[at(h)].seen;
+      learned_[at(h)] = {mirror_[at(h)].length, mirror_[at(h)].seen};
     }
   }
 
@@ -216,7 +209,7 @@ class DeviceStore {
     mirror_[at(head)] = state;
     mirror_held_[at(head)] = held;
     bounds_[at(head)] = state.length;
-    learned_seen_[at(head)] = state.seen;
+    learned_[at(head)] = {state.length, state.seen};
   }
 
   /// As of the last `synchronize`; without the workspace. Exact in total for a pool of the store's
@@ -242,6 +235,11 @@ class DeviceStore {
   }
 
  private:
+  /// Of a head, at the same moment.
+  struct Learned {
+    Index length = 0, seen = 0;
+  };
+
   static std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
   /// f(on the host, on the device, bytes) for the pieces of a head's pages that lie together on
@@ -268,7 +266,7 @@ class DeviceStore {
   DeviceHeads<KeyCodec, ValueCodec> view_;
   std::vector<HeadState> mirror_;
   std::vector<Index> bounds_;
-  std::vector<Index> learned_seen_;  ///< tokens of each head when its length was learned
+  std::vector<Learned> learned_;
   std::vector<std::int32_t> mirror_held_;
 };
 
