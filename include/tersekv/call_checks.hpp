@@ -16,14 +16,15 @@ namespace tersekv::detail {
 
 /// What a head of such a cache is, after a look at all that it is made of.
 template <class PolicyType>
-Shape checked_shape(const CacheConfig& config, const PolicyType& policy, int workers) {
+[[gnu::cold]] Shape checked_shape(const CacheConfig& config, const PolicyType& policy,
+                                  int workers) {
   check_config(config);
   require(workers >= 1, "executor.workers()", "at least 1", workers);
   const float scale =
       config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer, scale};
   if (PolicyType::needs_budget && config.budget.size() == 0) {
-    refuse("budget", "entries per KV head (kUnlimited to keep all)", "none");
+    refuse({"budget"}, {"entries per KV head (kUnlimited to keep all)"}, {"none"});
   }
   for (Index h = 0; h < config.num_kv_heads; ++h) policy.validate(shape, config.budget.of(h));
   return shape;
@@ -71,7 +72,7 @@ struct CallChecks {
   template <class T>
   void chunks(std::span<const Chunk<T>> chunks) const {
     for (const Chunk<T>& each : chunks) chunk(each);
-    check_chunks_apart(chunks);
+    check_chunks_apart(ChunkList(chunks));
   }
 
   template <class T>
@@ -87,17 +88,17 @@ struct CallChecks {
     check_extents("out", out, q.tokens, config.num_q_heads, config.head_dim);
     check_output(q, {}, {}, out);
     const Footprint lse = lse_footprint(outputs.lse, q.tokens, config.num_q_heads);
-    check_beside("lse", lse, q, out);
+    check_beside("lse", lse, {q, out});
     if (outputs.rows.data == nullptr) return;
     require_equal("rows", outputs.rows.rows, q.tokens);
-    check_beside("rows", check_row_strides(outputs.rows, config.num_kv_heads, longest(sequence)), q,
-                 out, lse);
+    check_beside("rows", check_row_strides(outputs.rows, config.num_kv_heads, longest(sequence)),
+                 {q, out, lse});
   }
 
   /// Attention that the caller's kernel computed.
   void attention(Index sequence, const AttentionRows<const float>& given) const {
     rows("rows", sequence, given.rows, 0);  // a compression moves what rows speak of
-    if (given.data == nullptr && given.rows > 0) refuse("rows", "attention", "null");
+    if (given.data == nullptr && given.rows > 0) refuse({"rows"}, {"attention"}, {"null"});
     if (given.rows > 0) check_row_strides(given, config.num_kv_heads, longest(sequence));
     for (Index h = 0; h < config.num_kv_heads; ++h) {
       check_attention(given, h, state(sequence, h).length, config.num_q_heads / config.num_kv_heads,
@@ -121,7 +122,7 @@ struct CallChecks {
     check_extents("out", chunk.out, tokens, config.num_q_heads, config.head_dim);
     check_values("q", chunk.sequence, chunk.q, kMaxMagnitude);
     if (tokens == 0) return;
-    check_written(chunk, config.num_q_heads, config.num_kv_heads);
+    check_written(footprints_of(chunk));
   }
   /// `what`: rows of attention, or queries; `compressed`: so many where no tokens came since.
   void rows(const char* what, Index sequence, Index rows, Index compressed) const {
@@ -130,9 +131,9 @@ struct CallChecks {
       const HeadState& head = state(sequence, h);
       const Index most = std::max(head.fresh, std::min(head.length, compressed));
       if (rows >= 0 && rows <= most) continue;
-      refuse(what,
-             text("0 to ", most, ", as ", head.fresh, " tokens came since the last compression"),
-             text(rows));
+      refuse({what},
+             {"0 to ", most, ", as ", head.fresh, " tokens came since the last compression"},
+             {rows});
     }
   }
 };

@@ -6,7 +6,9 @@
 #include <bit>
 #include <cmath>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
 #include "tersekv/errors.hpp"
+#include "tersekv/footprint.hpp"
 #include "tersekv/simd.hpp"
 #include "tersekv/view.hpp"
 
@@ -22,7 +25,7 @@
 
 namespace tersekv::detail {
 
-inline void check_config(const CacheConfig& config) {
+[[gnu::cold]] inline void check_config(const CacheConfig& config) {
   require_count("num_sequences", config.num_sequences, 1);
   require_count("num_kv_heads", config.num_kv_heads, 1);
   require_count("num_q_heads", config.num_q_heads, 1);
@@ -32,8 +35,8 @@ inline void check_config(const CacheConfig& config) {
   require(config.num_sequences <= most, "num_sequences", "at most 2^31 / num_kv_heads",
           config.num_sequences);
   if (config.num_q_heads % config.num_kv_heads != 0) {
-    refuse("num_q_heads", text("a multiple of num_kv_heads (", config.num_kv_heads, ")"),
-           text(config.num_q_heads));
+    refuse({"num_q_heads"}, {"a multiple of num_kv_heads (", config.num_kv_heads, ")"},
+           {config.num_q_heads});
   }
   require_count("layer", config.layer, 0);
   require_between("scale", config.scale, 0.0f, 1000.0f);  // 0: 1 / sqrt(head_dim)
@@ -42,39 +45,36 @@ inline void check_config(const CacheConfig& config) {
           "a power of two from 16 to 4096", page);
   const Index budgets = config.budget.size();
   if (budgets > 1 && budgets != config.num_kv_heads) {
-    refuse("budget", text("one number or one per KV head (", config.num_kv_heads, ")"),
-           text(budgets, " numbers"));
+    refuse({"budget"}, {"one number or one per KV head (", config.num_kv_heads, ")"},
+           {budgets, " numbers"});
   }
   for (Index h = 0; h < config.num_kv_heads; ++h) {
     require(config.budget.of(h) >= 1, "budget", "at least 1", config.budget.of(h));
   }
 }
 
-using Extents = std::array<Index, 3>;  // tokens, heads, head_dim
-
 [[noreturn]] inline void refuse_extents(const char* name, const Extents& expected, bool null,
                                         const Extents& got) {
-  const auto shape = [](const Extents& of) {
-    return text("[", of[0], ", ", of[1], ", ", of[2], "]");
-  };
-  refuse(name, shape(expected), null ? "a null pointer" : shape(got));
+  const auto& [tokens, heads, dim] = expected;
+  const std::initializer_list<TextPart> wanted{"[", tokens, ", ", heads, ", ", dim, "]"};
+  if (null) refuse({name}, wanted, {"a null pointer"});
+  refuse({name}, wanted, {"[", got[0], ", ", got[1], ", ", got[2], "]"});
 }
 [[noreturn]] inline void refuse_strides(const char* name, const Extents& got) {
-  refuse(text(name, ": strides of token, head and element"), "none of 0 (forgotten?)",
-         text("[", got[0], ", ", got[1], ", ", got[2], "]"));
+  refuse({name, ": strides of token, head and element"}, {"none of 0 (forgotten?)"},
+         {"[", got[0], ", ", got[1], ", ", got[2], "]"});
 }
-template <class T>
-void check_extents(const char* name, const TokenView<T>& view, Index tokens, Index heads,
-                   Index head_dim) {
-  const Extents got{view.tokens, view.heads, view.head_dim}, expected{tokens, heads, head_dim};
-  if (got != expected || (view.data == nullptr && tokens != 0)) {
-    refuse_extents(name, expected, got == expected, got);
+inline void check_extents(const char* name, const Footprint& view, Index tokens, Index heads,
+                          Index head_dim) {
+  const Extents expected{tokens, heads, head_dim};
+  if (view.extents != expected || (view.address == 0 && tokens != 0)) {
+    refuse_extents(name, expected, view.extents == expected, view.extents);
   }
-  const bool moves = (tokens <= 1 || view.token_stride != 0) &&
-                     (heads <= 1 || view.head_stride != 0) &&
-                     (head_dim <= 1 || view.dim_stride != 0);
-  if (!moves && tokens != 0)
-    refuse_strides(name, {view.token_stride, view.head_stride, view.dim_stride});
+  bool moves = true;
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    moves = moves && (expected[axis] <= 1 || view.strides[axis] != 0);
+  }
+  if (!moves && tokens != 0) refuse_strides(name, view.strides);
 }
 
 /// Whether every element is finite and of magnitude up to `max_magnitude`. Looks at the bits: as
@@ -97,10 +97,9 @@ bool all_within(const TokenView<T>& view, float max_magnitude) {
 
 [[noreturn]] inline void refuse_value(const char* name, Index sequence, const Extents& at,
                                       float max_magnitude, float got) {
-  refuse(text(name, " of sequence ", sequence, ", token ", at[0], ", head ", at[1], ", element ",
-              at[2]),
-         text("a finite number of magnitude up to ", max_magnitude),
-         is_finite(got) ? text(got) : "NaN or infinity");
+  refuse(
+      {name, " of sequence ", sequence, ", token ", at[0], ", head ", at[1], ", element ", at[2]},
+      {"a finite number of magnitude up to ", max_magnitude}, {number_or_none(got)});
 }
 
 /// Every element finite and within what the storage holds. O(elements).
@@ -121,25 +120,26 @@ void check_values(const char* name, Index sequence, const TokenView<T>& view, fl
 inline void check_count(Index tokens, Index seen) {
   require(tokens >= 0, "tokens", "at least 0", tokens);
   if (tokens > kMostTokens - seen) {
-    throw std::length_error(
-        text("tersekv: tokens of a sequence: expected fewer than 2^31, got ", seen, " + ", tokens));
+    throw std::length_error(text(
+        {"tersekv: tokens of a sequence: expected fewer than 2^31, got ", seen, " + ", tokens}));
   }
 }
 
 /// Scores are there; values are not looked at.
 inline void check_scores_given(const ScoreView& scores, Index tokens) {
   if (scores.data == nullptr && tokens > 0) {
-    refuse("token_scores", "a score for every token and KV head", "none");
+    refuse({"token_scores"}, {"a score for every token and KV head"}, {"none"});
   }
   if (tokens > 1 && scores.token_stride == 0) {
-    refuse("token_scores", "a stride between tokens", "a stride of 0");
+    refuse({"token_scores"}, {"a stride between tokens"}, {"a stride of 0"});
   }
 }
 inline void check_scores(const ScoreView& scores, Index tokens, Index kv_heads) {
   check_scores_given(scores, tokens);
   for (Index t = 0; t < tokens; ++t) {
     for (Index h = 0; h < kv_heads; ++h) {
-      if (!is_finite(scores(t, h))) refuse("token_scores", "finite numbers", "NaN or infinity");
+      if (!is_finite(scores(t, h)))
+        refuse({"token_scores"}, {"finite numbers"}, {"NaN or infinity"});
     }
   }
 }
@@ -148,7 +148,7 @@ inline std::string reduced_as(GroupReduce reduce, Index group_size) {
   const char* how = reduce == GroupReduce::sum    ? "sum"
                     : reduce == GroupReduce::mean ? "mean"
                                                   : "max";
-  return text(" (the ", how, " of ", group_size, " query heads)");
+  return text({" (the ", how, " of ", group_size, " query heads)"});
 }
 /// In parts, lest rounding add up.
 inline double sum_of(const float* row, Index n) {
@@ -184,92 +184,16 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
     for (Index i = 0; beyond != 0 && i < visible; ++i) {  // -0 is none of them, and right
       const bool finite = is_finite(row[i]);
       if (finite && row[i] >= 0.0f && row[i] <= most) continue;
-      refuse(text("rows, row ", r, ", head ", kv_head, ", slot ", i),
-             text("finite attention from 0 to ", most_of_one, reduced_as(reduce, group_size)),
-             finite ? text(row[i]) : "NaN or infinity");
+      refuse({"rows, row ", r, ", head ", kv_head, ", slot ", i},
+             {"finite attention from 0 to ", most_of_one, reduced_as(reduce, group_size)},
+             {number_or_none(row[i])});
     }
     const auto sum = static_cast<float>(sum_of(row, visible));
     if (sum <= rounding * static_cast<float>(most_of_all)) continue;
-    refuse(text("rows, row ", r, ", head ", kv_head),
-           text("attention that adds up to at most ", most_of_all, reduced_as(reduce, group_size)),
-           text(sum));
+    refuse({"rows, row ", r, ", head ", kv_head},
+           {"attention that adds up to at most ", most_of_all, reduced_as(reduce, group_size)},
+           {sum});
   }
-}
-
-/// Where the elements of a view lie, whatever their type: so that these checks are compiled once.
-struct Footprint {
-  std::intptr_t address = 0;
-  Index element_bytes = 1;
-  Extents extents{}, strides{};  // strides in elements, as given: of one index, any number
-
-  Footprint() = default;
-  template <class T>
-  Footprint(const TokenView<T>& view)  // NOLINT: a view is what the checks are called with
-      : address(reinterpret_cast<std::intptr_t>(view.data)),
-        element_bytes(sizeof(T)),
-        extents{view.tokens, view.heads, view.head_dim},
-        strides{view.token_stride, view.head_stride, view.dim_stride} {}
-
-  /// First and one past the last of the elements that `tokens` tokens touch, relative to the first.
-  std::pair<Index, Index> range(Index tokens) const {
-    Index low = 0, high = 0;
-    for (std::size_t axis = 0; axis < 3; ++axis) {
-      const Index steps = (axis == 0 ? tokens : extents[axis]) - 1;
-      (strides[axis] < 0 ? low : high) += steps * strides[axis];
-    }
-    return {low, high + 1};
-  }
-  std::intptr_t address_of(Index element) const { return address + element * element_bytes; }
-};
-
-/// Whether two views may share an element: their memory overlaps, and they are not different
-/// columns of the same rows (parts of one fused buffer).
-inline bool overlap(const Footprint& a, const Footprint& b) {
-  if (a.extents[0] == 0 || b.extents[0] == 0) return false;
-  const auto [a_low, a_high] = a.range(a.extents[0]);
-  const auto [b_low, b_high] = b.range(b.extents[0]);
-  if (a.address_of(a_low) >= b.address_of(b_high) || b.address_of(b_low) >= a.address_of(a_high)) {
-    return false;
-  }
-  const Index stride = a.strides[0], apart = b.address - a.address;
-  if (stride <= 0 || b.strides[0] != stride || b.element_bytes != a.element_bytes ||
-      apart % a.element_bytes != 0) {
-    return true;
-  }
-  const auto [a_first, a_last] = a.range(1);
-  const auto [b_first, b_last] = b.range(1);
-  Index gap = (apart / a.element_bytes + b_first - a_first) % stride;
-  if (gap < 0) gap += stride;  // where b's row begins in the row of a
-  return gap < a_last - a_first || b_last - b_first > stride - gap;
-}
-
-/// Whether two views of as many elements are the same one. The stride of one index may be any.
-inline bool same_elements(const Footprint& a, const Footprint& b) {
-  bool same = a.address == b.address && a.element_bytes == b.element_bytes;
-  for (std::size_t axis = 0; axis < 3; ++axis) {
-    same = same && (a.extents[axis] <= 1 || a.strides[axis] == b.strides[axis]);
-  }
-  return same;
-}
-
-/// Whether two indices of the view may name the same element: with strides in order of size, each
-/// must step over everything the smaller ones reach.
-inline bool overlaps_itself(const Footprint& view) {
-  std::array<std::pair<Index, Index>, 3> axes;
-  for (std::size_t axis = 0; axis < 3; ++axis) {
-    // The stride of one index may be any number.
-    axes[axis] = {view.extents[axis] > 1 ? std::abs(view.strides[axis]) : 0, view.extents[axis]};
-  }
-  if (axes[1] < axes[0]) std::swap(axes[0], axes[1]);
-  if (axes[2] < axes[1]) std::swap(axes[1], axes[2]);
-  if (axes[1] < axes[0]) std::swap(axes[0], axes[1]);
-  Index reach = 1;
-  for (const auto& [stride, extent] : axes) {
-    if (extent <= 1) continue;
-    if (stride < reach) return true;
-    reach += (extent - 1) * stride;
-  }
-  return false;
 }
 
 /// Whoever takes over what a policy left behind is to be one with the same parameters; policies
@@ -277,7 +201,7 @@ inline bool overlaps_itself(const Footprint& view) {
 template <class PolicyType>
 void check_same_policy(const PolicyType& got, const PolicyType& expected) {
   if constexpr (std::equality_comparable<PolicyType>) {
-    if (!(got == expected)) refuse("policy", "the same parameters in both caches", "others");
+    if (!(got == expected)) refuse({"policy"}, {"the same parameters in both caches"}, {"others"});
   }
 }
 
@@ -288,7 +212,7 @@ inline void check_same_config(const CacheConfig& got, const CacheConfig& expecte
   require_equal("head_dim", got.head_dim, expected.head_dim);
   require_equal("page_size", got.page_size, expected.page_size);
   require_equal("layer", got.layer, expected.layer);
-  if (got.scale != expected.scale) refuse("scale", text(expected.scale), text(got.scale));
+  if (got.scale != expected.scale) refuse({"scale"}, {expected.scale}, {got.scale});
   require_equal("group_reduce", static_cast<int>(got.group_reduce),
                 static_cast<int>(expected.group_reduce));
   for (Index h = 0; h < expected.num_kv_heads; ++h) {
@@ -299,9 +223,9 @@ inline void check_same_config(const CacheConfig& got, const CacheConfig& expecte
 /// Tokens that are taken back, of `most` that may be.
 inline void check_rewind(Index tokens, Index most) {
   if (tokens >= 0 && tokens <= most) return;
-  refuse("tokens to take back",
-         text("0 to ", most, ", those of the latest append that came since the last compression"),
-         text(tokens));
+  refuse({"tokens to take back"},
+         {"0 to ", most, ", those of the latest append that came since the last compression"},
+         {tokens});
 }
 
 /// Rows and heads of attention rows must not share memory, each `longest` numbers long. Returns
@@ -311,56 +235,39 @@ Footprint check_row_strides(const AttentionRows<T>& rows, Index kv_heads, Index 
   const TokenView<T> all{rows.data, rows.rows,       kv_heads,
                          longest,   rows.row_stride, rows.head_stride};
   if (!overlaps_itself(all)) return all;
-  refuse(
-      "rows",
-      text("strides that keep rows and heads apart, ", longest, " numbers each (the longest head)"),
-      text("row_stride ", rows.row_stride, ", head_stride ", rows.head_stride));
+  refuse({"rows"},
+         {"strides that keep rows and heads apart, ", longest, " numbers each (the longest head)"},
+         {"row_stride ", rows.row_stride, ", head_stride ", rows.head_stride});
 }
 
 inline void check_output(const Footprint& q, const Footprint& k, const Footprint& v,
                          const Footprint& out) {
   if (overlaps_itself(out))
-    refuse("out", "strides that give every element a place of its own", "overlapping elements");
+    refuse({"out"}, {"strides that give every element a place of its own"},
+           {"overlapping elements"});
   if (!same_elements(q, out) && overlap(q, out)) {
-    refuse("out", "memory apart from q, or exactly q's view", "a view that overlaps q");
+    refuse({"out"}, {"memory apart from q, or exactly q's view"}, {"a view that overlaps q"});
   }
   if (overlap(k, out) || overlap(v, out)) {
-    refuse("out", "memory apart from k and v", "a view that overlaps one of them");
+    refuse({"out"}, {"memory apart from k and v"}, {"a view that overlaps one of them"});
   }
 }
 
 /// What is written beside `out`, apart from everything else of the call.
-template <class... Views>
-void check_beside(const char* name, const Footprint& written, const Views&... others) {
-  if ((overlap(written, others) || ...)) {
-    refuse(name, "memory of its own", "memory that overlaps another argument");
+inline void check_beside(const char* name, const Footprint& written,
+                         std::initializer_list<Footprint> others) {
+  for (const Footprint& other : others) {
+    if (!overlap(written, other)) continue;
+    refuse({name}, {"memory of its own"}, {"memory that overlaps another argument"});
   }
-}
-/// The normalisers of `tokens` tokens, as a view; without any, one of nothing.
-inline Footprint lse_footprint(float* lse, Index tokens, Index q_heads) {
-  return TokenView<float>{lse, lse == nullptr ? 0 : tokens, q_heads, 1, q_heads, 1, 1};
-}
-
-/// Scores of tokens as a view; without any, one of nothing.
-inline TokenView<const float> scores_view(const ScoreView& scores, Index tokens, Index kv_heads) {
-  return {scores.data,
-          scores.data == nullptr ? 0 : tokens,
-          kv_heads,
-          1,
-          scores.token_stride,
-          scores.head_stride,
-          1};
 }
 
 /// What a chunk, or a device's batch, writes: apart from what it reads.
-template <class Given>
-void check_written(const Given& given, Index q_heads, Index kv_heads) {
-  const Index tokens = given.k.tokens;
-  const Footprint scores = scores_view(given.token_scores, tokens, kv_heads);
-  check_output(given.q, given.k, given.v, given.out);
-  check_beside("out", given.out, scores);
-  check_beside("lse", lse_footprint(given.lse, tokens, q_heads), given.q, given.k, given.v,
-               given.out, scores);
+inline void check_written(const CallFootprints& call) {
+  const auto& [out, lse, q, k, v, scores] = call;
+  check_output(q, k, v, out);
+  check_beside("out", out, {scores});
+  check_beside("lse", lse, {q, k, v, out, scores});
 }
 
 }  // namespace tersekv::detail

@@ -6,82 +6,90 @@
 #include <cstdint>
 #include <memory_resource>
 #include <span>
-#include <vector>
 
-#include "tersekv/checks.hpp"
 #include "tersekv/chunk.hpp"
+#include "tersekv/config.hpp"
+#include "tersekv/errors.hpp"
+#include "tersekv/footprint.hpp"
 #include "tersekv/slot_order.hpp"
 
 namespace tersekv::detail {
 
-/// What a chunk touches, what it writes first.
-template <class T>
-std::array<Footprint, 6> footprints_of(const Chunk<T>& chunk) {
-  return {chunk.out, lse_footprint(chunk.lse, chunk.q.tokens, chunk.q.heads),
-          chunk.q,   chunk.k,
-          chunk.v,   scores_view(chunk.token_scores, chunk.k.tokens, chunk.k.heads)};
-}
-inline constexpr int kWrittenFootprints = 2;
+/// The chunks of a batch, whatever their type, so that what looks at them is compiled once.
+struct ChunkList {
+  const void* chunks = nullptr;
+  Index count = 0;
+  Index (*sequence_of)(const void* chunks, Index chunk) = nullptr;
+  CallFootprints (*footprints_of)(const void* chunks, Index chunk) = nullptr;
+
+  template <class T>
+  explicit ChunkList(std::span<const Chunk<T>> of)
+      : chunks(of.data()),
+        count(static_cast<Index>(of.size())),
+        sequence_of(
+            [](const void* all, Index c) { return static_cast<const Chunk<T>*>(all)[c].sequence; }),
+        footprints_of([](const void* all, Index c) {
+          return detail::footprints_of(static_cast<const Chunk<T>*>(all)[c]);
+        }) {}
+  Index sequence(Index c) const { return sequence_of(chunks, c); }
+  CallFootprints footprints(Index c) const { return footprints_of(chunks, c); }
+};
 
 /// Chunks of one batch run at the same time: they are of different sequences, and none writes what
 /// another reads or writes. O(n log n) for n chunks whose rows lie one after the other; up to some
 /// 80 take no memory but the stack's.
-template <class T>
-void check_chunks_apart(std::span<const Chunk<T>> chunks) {
-  if (chunks.size() < 2) return;
+[[gnu::cold]] inline void check_chunks_apart(const ChunkList& chunks) {
+  if (chunks.count < 2) return;
+  struct Reach {
+    std::intptr_t first, last;
+    Index chunk, view;
+  };
   alignas(std::max_align_t) std::array<std::byte, 18432> stack;
   std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
+  // Neither vectors nor lists: these numbers live as long as the memory.
+  const auto most = static_cast<std::size_t>(chunks.count) * CallFootprints().size();
+  auto* reaches = static_cast<Reach*>(memory.allocate(most * sizeof(Reach), alignof(Reach)));
+  auto* order = static_cast<std::int32_t*>(
+      memory.allocate(most * sizeof(std::int32_t), alignof(std::int32_t)));
+  const auto put_in_order = [&](Index count, SlotLess before) {
+    for (Index i = 0; i < count; ++i) order[i] = static_cast<std::int32_t>(i);
+    sort_slots(order, count, before);
+  };
 
-  // By the one way of sorting that there is: another takes who includes this a while to compile.
-  std::pmr::vector<std::int32_t> order(&memory);
-  const auto sort_all = [&](std::size_t count, const auto& before) {
-    order.resize(count);
-    for (std::size_t i = 0; i < count; ++i) order[i] = static_cast<std::int32_t>(i);
-    sort_slots(order.data(), static_cast<Index>(count), SlotLess(before));
-  };
-  const auto sequence_of = [&](std::int32_t c) {
-    return chunks[static_cast<std::size_t>(c)].sequence;
-  };
-  sort_all(chunks.size(),
-           [&](std::int32_t a, std::int32_t b) { return sequence_of(a) < sequence_of(b); });
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    const Index sequence = sequence_of(order[i]);
-    if (sequence != sequence_of(order[i - 1])) continue;
-    refuse("chunks", "different sequences", text("sequence ", sequence, " twice"));
+  put_in_order(chunks.count, SlotLess([&](std::int32_t a, std::int32_t b) {
+                 return chunks.sequence(a) < chunks.sequence(b);
+               }));
+  for (Index i = 1; i < chunks.count; ++i) {
+    const Index sequence = chunks.sequence(order[i]);
+    if (sequence != chunks.sequence(order[i - 1])) continue;
+    refuse({"chunks"}, {"different sequences"}, {"sequence ", sequence, " twice"});
   }
 
   // In order of address only those are compared that reach beyond where the next one begins.
-  struct Reach {
-    std::intptr_t first, last;
-    std::size_t chunk;
-    int view;
-  };
-  std::pmr::vector<Reach> reaches(&memory);
-  reaches.reserve(chunks.size() * footprints_of(chunks[0]).size());
-  for (std::size_t c = 0; c < chunks.size(); ++c) {
-    const auto views = footprints_of(chunks[c]);
-    for (int v = 0; v < static_cast<int>(views.size()); ++v) {
-      const Footprint& view = views[static_cast<std::size_t>(v)];
-      if (view.extents[0] == 0) continue;
-      const auto [low, high] = view.range(view.extents[0]);
-      reaches.push_back({view.address_of(low), view.address_of(high), c, v});
+  Index count = 0;
+  for (Index c = 0; c < chunks.count; ++c) {
+    const CallFootprints views = chunks.footprints(c);
+    for (std::size_t v = 0; v < views.size(); ++v) {
+      if (views[v].extents[0] == 0) continue;
+      const auto [low, high] = views[v].range(views[v].extents[0]);
+      reaches[count++] = {views[v].address_of(low), views[v].address_of(high), c,
+                          static_cast<Index>(v)};
     }
   }
-  const auto reach_of = [&](std::int32_t i) -> const Reach& {
-    return reaches[static_cast<std::size_t>(i)];
-  };
-  sort_all(reaches.size(),
-           [&](std::int32_t a, std::int32_t b) { return reach_of(a).first < reach_of(b).first; });
+  put_in_order(count, SlotLess([&](std::int32_t a, std::int32_t b) {
+                 return reaches[a].first < reaches[b].first;
+               }));
   const auto view_of = [&](const Reach& reach) {
-    return footprints_of(chunks[reach.chunk])[static_cast<std::size_t>(reach.view)];
+    return chunks.footprints(reach.chunk)[static_cast<std::size_t>(reach.view)];
   };
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const Reach& a = reach_of(order[i]);
-    for (std::size_t j = i + 1; j < order.size() && reach_of(order[j]).first < a.last; ++j) {
-      const Reach& b = reach_of(order[j]);
+  for (Index i = 0; i < count; ++i) {
+    const Reach& a = reaches[order[i]];
+    for (Index j = i + 1; j < count && reaches[order[j]].first < a.last; ++j) {
+      const Reach& b = reaches[order[j]];
       const bool written = a.view < kWrittenFootprints || b.view < kWrittenFootprints;
       if (!written || a.chunk == b.chunk || !overlap(view_of(a), view_of(b))) continue;
-      refuse("chunks", "an out and lse apart from the views of all others", "one that overlaps");
+      refuse({"chunks"}, {"an out and lse apart from the views of all others"},
+             {"one that overlaps"});
     }
   }
 }

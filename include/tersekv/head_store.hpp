@@ -7,11 +7,12 @@
 #include <memory>
 #include <memory_resource>
 #include <new>
-#include <vector>
 
 #include "tersekv/config.hpp"
 #include "tersekv/head.hpp"
+#include "tersekv/list.hpp"
 #include "tersekv/page_pool.hpp"
+#include "tersekv/page_tables.hpp"
 
 namespace tersekv::detail {
 
@@ -48,10 +49,9 @@ class HeadStore {
       : layout_(layout),
         own_pool_(shared == nullptr ? std::make_unique<PagePool>(resource) : nullptr),
         pool_(shared == nullptr ? own_pool_.get() : shared),
-        states_(static_cast<std::size_t>(heads), pool_->resource()),
-        tables_(static_cast<std::size_t>(heads), pool_->resource()),
-        column_tables_(static_cast<std::size_t>(heads), pool_->resource()),
-        registers_(static_cast<std::size_t>(heads * layout.registers), pool_->resource()) {
+        states_(pool_->resource(), heads),
+        tables_(pool_->resource(), heads),
+        registers_(pool_->resource(), heads * layout.registers) {
     pool_->set_page_bytes(layout.page_bytes, layout.columns(), layout.column_bytes);
     layout_ = layout.in_blocks_of(pool_->block_pages());
   }
@@ -59,21 +59,21 @@ class HeadStore {
   HeadStore& operator=(HeadStore&&) = delete;
   ~HeadStore() {
     for (Index h = 0; h < heads(); ++h) {
-      states_[at(h)].length = 0;
+      states_[h].length = 0;
       shrink(h);
     }
   }
 
-  Index heads() const { return static_cast<Index>(states_.size()); }
+  Index heads() const { return states_.size(); }
   const PageLayout& layout() const { return layout_; }
   PagePool& pool() const { return *pool_; }
-  HeadState& state(Index head) { return states_[at(head)]; }
-  const HeadState& state(Index head) const { return states_[at(head)]; }
+  HeadState& state(Index head) { return states_[head]; }
+  const HeadState& state(Index head) const { return states_[head]; }
 
   /// Entries of the longest of `count` heads from `first` on.
   Index longest(Index first, Index count) const {
     Index most = 0;
-    for (Index h = first; h < first + count; ++h) most = std::max(most, states_[at(h)].length);
+    for (Index h = first; h < first + count; ++h) most = std::max(most, states_[h].length);
     return most;
   }
 
@@ -83,61 +83,56 @@ class HeadStore {
   /// Pages for `entries` entries, and those that complete a run. Throws std::bad_alloc; `shrink`
   /// then takes back what was added.
   void reserve(Index head, Index entries) {
-    auto& table = tables_[at(head)];
-    const auto pages = static_cast<std::size_t>(pages_for(entries));
-    if (table.size() >= pages) return;
-    const auto run = static_cast<std::size_t>(pages_in_runs(head, entries));
-    if (table.capacity() < run) table.reserve(std::max(run, 2 * table.capacity()));
-    column_tables_[at(head)].reserve(table.capacity());
-    while (table.size() < pages) add_page(head);
+    const Index pages = pages_for(entries);
+    if (tables_.size(head) >= pages) return;
+    const Index run = pages_in_runs(head, entries);
+    tables_.reserve(head, run);
+    while (tables_.size(head) < pages) add_page(head);
     try {
-      while (table.size() < run) add_page(head);
+      while (tables_.size(head) < run) add_page(head);
     } catch (const std::bad_alloc&) {  // what is needed is there
     }
   }
 
   /// Pages that hold no live entry, nor complete a run, back to the pool.
   void shrink(Index head) noexcept {
-    auto& table = tables_[at(head)];
-    const auto pages = static_cast<std::size_t>(pages_in_runs(head, states_[at(head)].length));
-    while (table.size() > pages) {
-      pool_->give(table.back());
-      table.pop_back();
-      column_tables_[at(head)].pop_back();
-    }
+    const Index pages = pages_in_runs(head, states_[head].length);
+    while (tables_.size(head) > pages) pool_->give(tables_.pop_back(head));
   }
 
   /// Takes the latest tokens back, which hold the last slots.
   void rewind(Index head, Index tokens) noexcept {
-    states_[at(head)].length -= tokens;
-    states_[at(head)].note_rewind(tokens);
+    states_[head].length -= tokens;
+    states_[head].note_rewind(tokens);
     shrink(head);
   }
 
   /// As if nothing had ever been appended; the budget stays.
   void clear(Index head) noexcept {
-    const Index budget = states_[at(head)].budget;
-    states_[at(head)] = HeadState{};
-    states_[at(head)].budget = budget;
+    const Index budget = states_[head].budget;
+    states_[head] = HeadState{};
+    states_[head].budget = budget;
     std::fill_n(registers_.data() + head * layout_.registers, layout_.registers, 0.0f);
     shrink(head);
   }
 
   /// Page `index` of the head, its column `column`, and its registers, for copies to and from
   /// elsewhere.
-  std::byte* page(Index head, Index index) const { return tables_[at(head)][at(index)]; }
+  std::byte* page(Index head, Index index) const { return tables_.pages(head)[index]; }
   std::byte* column(Index head, Index index, Index column) const {
-    return column_tables_[at(head)][at(index)] + column * layout_.column_stride;
+    return tables_.columns(head)[index] + column * layout_.column_stride;
   }
   float* registers(Index head) { return registers_.data() + head * layout_.registers; }
 
-  PageTable pages(Index head) const { return tables_[at(head)]; }
+  PageTable pages(Index head) const {
+    return {tables_.pages(head), static_cast<std::size_t>(tables_.size(head))};
+  }
   /// A reference to the head for the policy to work on.
   Head<KeyCodec, ValueCodec> head(Index head, const Shape& shape, const Scratch& scratch) {
-    return {tables_[at(head)].data(),
-            column_tables_[at(head)].data(),
+    return {tables_.pages(head),
+            tables_.columns(head),
             &layout_,
-            &states_[at(head)],
+            &states_[head],
             &shape,
             registers_.data() + head * layout_.registers,
             scratch};
@@ -146,10 +141,10 @@ class HeadStore {
   HeadView<KeyCodec, ValueCodec> view(Index head, const Shape& shape) const {
     // A view changes nothing; it is what `Head` builds on that holds pointers to change things by.
     auto& self = const_cast<HeadStore&>(*this);
-    return {tables_[at(head)].data(),
-            column_tables_[at(head)].data(),
+    return {tables_.pages(head),
+            tables_.columns(head),
             &layout_,
-            &self.states_[at(head)],
+            &self.states_[head],
             &shape,
             self.registers_.data() + head * layout_.registers};
   }
@@ -167,10 +162,11 @@ class HeadStore {
     for (Index h = 0; h < count; ++h) {
       state(first + h) = from.state(source + h);
       for (Index p = 0; p < pages_for(state(first + h).length); ++p) {
-        std::memcpy(page(first + h, p), from.page(source + h, p), at(layout_.columns_at));
+        std::memcpy(page(first + h, p), from.page(source + h, p),
+                    static_cast<std::size_t>(layout_.columns_at));
         for (Index c = 0; c < layout_.columns(); ++c) {
           std::memcpy(column(first + h, p, c), from.column(source + h, p, c),
-                      at(layout_.column_bytes));
+                      static_cast<std::size_t>(layout_.column_bytes));
         }
       }
       shrink(first + h);
@@ -185,17 +181,16 @@ class HeadStore {
     MemoryUsage usage;
     Index held = 0;
     for (Index h = 0; h < heads(); ++h) {
-      const Index n = states_[at(h)].length;
+      const Index n = states_[h].length;
       usage.keys += n * layout_.key_bytes;
       usage.values += n * layout_.value_bytes;
       usage.weights += layout_.has_weights ? 4 * n : 0;
       usage.positions += 4 * n;
       usage.statistics += 4 * n * layout_.statistics;
-      held += static_cast<Index>(tables_[at(h)].size()) * layout_.page_bytes;
-      usage.bookkeeping += bytes_of(tables_[at(h)]) + bytes_of(column_tables_[at(h)]);
+      held += tables_.size(h) * layout_.page_bytes;
     }
-    usage.slack = held - usage.total() + usage.bookkeeping;
-    usage.bookkeeping += bytes_of(states_) + 2 * bytes_of(tables_) + bytes_of(registers_);
+    usage.slack = held - usage.total();
+    usage.bookkeeping = states_.bytes() + tables_.bytes() + registers_.bytes();
     if (own_pool_ != nullptr) {
       usage.slack += pool_->idle_pages() * layout_.page_bytes;
       usage.workspace += pool_->scratch_bytes();
@@ -205,11 +200,10 @@ class HeadStore {
   }
 
  private:
-  static std::size_t at(Index head) { return static_cast<std::size_t>(head); }
-  /// There is room in both tables.
+  /// There is room in the table.
   void add_page(Index head) {
-    tables_[at(head)].push_back(pool_->take());
-    column_tables_[at(head)].push_back(pool_->columns_of(tables_[at(head)].back()));
+    std::byte* const page = pool_->take();
+    tables_.push_back(head, page, pool_->columns_of(page));
   }
   Index pages_for(Index entries) const {
     return (entries + layout_.page_size - 1) >> layout_.shift;
@@ -218,22 +212,18 @@ class HeadStore {
   /// side. Heads grow at the same time, and pages that they take in turns lie apart, which memory
   /// reads 10 to 17 % slower. None more than the budget has use for.
   Index pages_in_runs(Index head, Index entries) const {
-    const Index pages = pages_for(entries), budget = states_[at(head)].budget;
+    const Index pages = pages_for(entries), budget = states_[head].budget;
     const Index run = entries < kFarEntries || pages < 32 ? 1 : (pages < 64 ? 2 : 4);
     const Index most = budget > kMostTokens ? pages + run : pages_for(budget);
     return std::max(pages, std::min((pages + run - 1) / run * run, most));
-  }
-  template <class Vector>
-  static Index bytes_of(const Vector& v) {
-    return static_cast<Index>(v.capacity() * sizeof(typename Vector::value_type));
   }
 
   PageLayout layout_;
   std::unique_ptr<PagePool> own_pool_;  // before the tables: they give their pages back to it
   PagePool* pool_;
-  std::pmr::vector<HeadState> states_;
-  std::pmr::vector<std::pmr::vector<std::byte*>> tables_, column_tables_;
-  std::pmr::vector<float> registers_;
+  List<HeadState> states_;
+  PageTables tables_;
+  List<float> registers_;
 };
 
 /// For those who move what a cache holds elsewhere and back.

@@ -308,8 +308,8 @@ class HeadView {
                                [[maybe_unused]] const char* expected) {
 #if defined(TERSEKV_CHECKED) && !defined(__CUDA_ARCH__)
     if (index >= 0 && index < count) return;
-    throw std::logic_error(detail::text("tersekv: policy part: expected ", expected, " (of ", count,
-                                        "), got index ", index));
+    throw std::logic_error(detail::text(
+        {"tersekv: policy part: expected ", expected, " (of ", count, "), got index ", index}));
 #endif
   }
   TERSEKV_HD std::byte* page_of(Index slot) const {

@@ -196,9 +196,9 @@ class HeadWorker {
 
  private:
   [[noreturn]] static void refuse_length(Index length, Index most) {
-    throw std::logic_error(text("tersekv: policy: expected at most ", most,
-                                " entries after a compression, as its max_length says, got ",
-                                length));
+    throw std::logic_error(
+        text({"tersekv: policy: expected at most ", most,
+              " entries after a compression, as its max_length says, got ", length}));
   }
 
   /// How many of the last `rows` rows the policy asks for. The rows may be fewer than the tokens

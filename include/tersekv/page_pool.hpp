@@ -7,11 +7,11 @@
 #include <cstring>
 #include <memory>
 #include <memory_resource>
-#include <vector>
 
 #include "tersekv/config.hpp"
 #include "tersekv/errors.hpp"
 #include "tersekv/large_pages.hpp"
+#include "tersekv/list.hpp"
 #include "tersekv/scratch_blocks.hpp"
 
 namespace tersekv {
@@ -53,12 +53,10 @@ class PagePool {
     const bool as_before =
         bytes == page_bytes_ && apart == columns_bytes_ && column_bytes == column_bytes_;
     if (page_bytes_ != 0 && !as_before) {
-      const auto size = [](Index all, Index by_columns, Index by_column) {
-        return detail::text(all, " bytes, columns ", by_columns, ", each ", by_column);
-      };
-      detail::refuse("page of a shared pool (head_dim, codecs, page_size, statistics)",
-                     size(page_bytes_, columns_bytes_, column_bytes_) + ", as before",
-                     size(bytes, apart, column_bytes));
+      detail::refuse({"page of a shared pool (head_dim, codecs, page_size, statistics)"},
+                     {page_bytes_, " bytes, columns ", columns_bytes_, ", each ", column_bytes_,
+                      ", as before"},
+                     {bytes, " bytes, columns ", apart, ", each ", column_bytes});
     }
     page_bytes_ = bytes;
     columns_bytes_ = apart;
@@ -67,10 +65,8 @@ class PagePool {
 
   /// A page, contents arbitrary but initialised. Throws std::bad_alloc, and is then as before.
   std::byte* take() {
-    if (idle_.empty()) add_idle();
-    std::byte* page = idle_.back();
-    idle_.pop_back();
-    return page;
+    if (idle_.size() == 0) add_idle();
+    return idle_.pop_back();
   }
 
   /// Where the first column of a page lies, behind what else the pages of its block hold; the next
@@ -88,7 +84,7 @@ class PagePool {
 
   /// Idle pages back to the memory resource, of large memory whole blocks of them, and scratch when
   /// there are no caches.
-  void trim() noexcept {
+  [[gnu::cold]] void trim() noexcept {
     if (scratch_.use_count() == 1) scratch_->clear();
     // The pages of a block side by side, and who is taken next lies first.
     if (in_large_blocks()) {
@@ -111,23 +107,20 @@ class PagePool {
       }
       first = last;
     }
-    idle_.erase(kept, idle_.end());
-    if (total_ == 0) std::pmr::vector<std::byte*>(resource_).swap(idle_);
+    idle_.truncate(kept - idle_.begin());
+    if (total_ == 0) idle_.clear();
   }
 
   std::pmr::memory_resource* resource() const { return resource_; }
   Index page_bytes() const { return page_bytes_; }
   Index pages() const { return total_; }
-  Index idle_pages() const { return static_cast<Index>(idle_.size()); }
+  Index idle_pages() const { return idle_.size(); }
   /// Bytes that no cache counts: idle pages, what blocks of large memory have left over, scratch,
   /// and the lists that remember them.
   Index idle_bytes() const { return bytes() - (total_ - idle_pages()) * page_bytes_; }
   Index scratch_bytes() const { return scratch_->bytes(); }
   /// Bytes of the lists that remember idle pages and scratch.
-  Index bookkeeping_bytes() const {
-    return static_cast<Index>(idle_.capacity() * sizeof(std::byte*)) +
-           scratch_->bookkeeping_bytes();
-  }
+  Index bookkeeping_bytes() const { return idle_.bytes() + scratch_->bookkeeping_bytes(); }
   /// Everything the pool holds, pages lent to caches included.
   Index bytes() const { return bytes_for(total_) + scratch_bytes() + bookkeeping_bytes(); }
   /// What it would take from the memory resource for so many pages.
@@ -156,8 +149,8 @@ class PagePool {
     return page - reinterpret_cast<std::uintptr_t>(page) % kLargePage;
   }
 
-  void add_idle() {
-    const auto wanted = static_cast<std::size_t>(total_ + block_pages());
+  [[gnu::cold]] void add_idle() {
+    const Index wanted = total_ + block_pages();
     if (idle_.capacity() < wanted) idle_.reserve(2 * wanted);
     auto* block = static_cast<std::byte*>(resource_->allocate(block_bytes(), block_alignment()));
     if (in_large_blocks()) ask_for_large_pages(block, block_bytes());
@@ -168,7 +161,7 @@ class PagePool {
 
   std::pmr::memory_resource* resource_;
   PageMemory memory_;
-  std::pmr::vector<std::byte*> idle_;
+  detail::List<std::byte*> idle_;
   std::shared_ptr<detail::ScratchBlocks> scratch_;
   Index page_bytes_ = 0, columns_bytes_ = 0, column_bytes_ = 0;
   Index total_ = 0;

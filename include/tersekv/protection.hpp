@@ -68,11 +68,10 @@ struct Protection {
     detail::require(budget >= 1, "budget", "at least 1", budget);
     const Index needed = sinks + recent_of(budget) + set_aside;
     if (budget >= needed) return;
-    detail::refuse(
-        "budget",
-        detail::text("room for ", needed, " entries (", sinks, " sinks, ", recent_of(budget),
-                     " recent, ", set_aside, " for the merger; protect fewer, or raise it)"),
-        detail::text(budget));
+    detail::refuse({"budget"},
+                   {"room for ", needed, " entries (", sinks, " sinks, ", recent_of(budget),
+                    " recent, ", set_aside, " for the merger; protect fewer, or raise it)"},
+                   {budget});
   }
   /// Says of a head's slots whether their entries may leave, for as long as it has seen no more
   /// tokens.

@@ -258,7 +258,7 @@ class SurrogateSet {
   Index size() const { return static_cast<Index>(layers_.size()); }
   const Surrogate& layer(Index index) const {
     if (index < 0 || index >= size()) {
-      detail::refuse("layer", detail::text("0 to ", size() - 1), detail::text(index));
+      detail::refuse({"layer"}, {"0 to ", size() - 1}, {index});
     }
     return layers_[static_cast<std::size_t>(index)];
   }

@@ -27,8 +27,7 @@ class Surrogate {
     check("first", first);
     check("second", second);
     if (second.inputs != first.outputs) {
-      detail::refuse("surrogate: inputs of the second layer", detail::text(first.outputs),
-                     detail::text(second.inputs));
+      detail::refuse({"surrogate: inputs of the second layer"}, {first.outputs}, {second.inputs});
     }
   }
 
@@ -57,10 +56,9 @@ class Surrogate {
   static void check(const char* name, const LinearView& layer) {
     const auto given = [](const float* p) { return p == nullptr ? "null" : "given"; };
     if (layer.weight == nullptr || layer.bias == nullptr || layer.outputs < 1 || layer.inputs < 1) {
-      detail::refuse(detail::text("surrogate: layer ", name),
-                     "weight, bias and extents of at least 1",
-                     detail::text("weight ", given(layer.weight), ", bias ", given(layer.bias),
-                                  ", [", layer.outputs, ", ", layer.inputs, "]"));
+      detail::refuse({"surrogate: layer ", name}, {"weight, bias and extents of at least 1"},
+                     {"weight ", given(layer.weight), ", bias ", given(layer.bias), ", [",
+                      layer.outputs, ", ", layer.inputs, "]"});
     }
   }
   static void apply(const LinearView& layer, const float* x, float* y) {

@@ -8,11 +8,11 @@
 #include <memory_resource>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "tersekv/attention.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/head.hpp"
+#include "tersekv/list.hpp"
 #include "tersekv/policy.hpp"
 #include "tersekv/scratch_blocks.hpp"
 
@@ -76,7 +76,7 @@ struct WorkerBuffers {
   float* out = nullptr;    ///< [tokens, group_size, head_dim]
   float* lse = nullptr;    ///< [tokens, group_size]
 
-  void cut(Cutter& take, const Extent& room, const WorkspaceForm& form) {
+  [[gnu::cold]] void cut(Cutter& take, const Extent& room, const WorkspaceForm& form) {
     const Index group = form.shape.group_size, dim = form.shape.head_dim;
     tokens = tokens_at_once(group, room.tokens);
     const Index rows = tokens * group, block = block_entries(form.page_size);
@@ -107,7 +107,8 @@ struct HeadBuffers {
   float* attention = nullptr;   ///< [entries]
   float* raw_logits = nullptr;  ///< [group_size, entries] or null
 
-  void cut(Cutter& take, const Extent& room, const WorkspaceForm& form, bool in_sections) {
+  [[gnu::cold]] void cut(Cutter& take, const Extent& room, const WorkspaceForm& form,
+                         bool in_sections) {
     const Index group = form.shape.group_size, entries = room.entries;
     const Index sums = AttentionSums::floats(group, padded_dim(form.shape.head_dim));
     shared.stride = entries + kApart;
@@ -151,9 +152,7 @@ class Workspaces {
  public:
   Workspaces(Index workers, Index most_shared, const WorkspaceForm& form,
              std::pmr::memory_resource* resource)
-      : form_(form),
-        workers_(static_cast<std::size_t>(workers), resource),
-        heads_(static_cast<std::size_t>(workers + most_shared), resource) {}
+      : form_(form), workers_(resource, workers), heads_(resource, workers + most_shared) {}
 
   /// Before all others: the blocks.
   void use(std::shared_ptr<ScratchBlocks> blocks) noexcept { blocks_ = std::move(blocks); }
@@ -163,17 +162,10 @@ class Workspaces {
     if (generation_ != blocks_->generation()) cut();
   }
   /// For a head that worker `worker` alone works on.
-  Spaces of(int worker) {
-    const auto w = static_cast<std::size_t>(worker);
-    return {workers_[w], heads_[w]};
-  }
+  Spaces of(int worker) { return {workers_[worker], heads_[worker]}; }
   /// For shared head number `shared`.
-  Spaces of(int worker, Index shared) {
-    return {workers_[static_cast<std::size_t>(worker)], shared_head(shared)};
-  }
-  HeadBuffers& shared_head(Index shared) {
-    return heads_[workers_.size() + static_cast<std::size_t>(shared)];
-  }
+  Spaces of(int worker, Index shared) { return {workers_[worker], shared_head(shared)}; }
+  HeadBuffers& shared_head(Index shared) { return heads_[workers_.size() + shared]; }
 
   /// Room for heads of up to `wanted.entries` entries, to which as many tokens come together. Grows
   /// by half at least, so that a head which grows by one entry a step seldom allocates. Throws
@@ -204,10 +196,7 @@ class Workspaces {
     cut();
   }
 
-  Index bookkeeping_bytes() const {
-    return static_cast<Index>(workers_.capacity() * sizeof(WorkerBuffers) +
-                              heads_.capacity() * sizeof(HeadBuffers));
-  }
+  Index bookkeeping_bytes() const { return workers_.bytes() + heads_.bytes(); }
 
  private:
   static constexpr long kOwners = 2;  // of blocks that one cache uses: it and the pool
@@ -216,7 +205,7 @@ class Workspaces {
   template <class F>
   void for_each_buffers(F&& f) {
     for (WorkerBuffers& buffers : workers_) f(buffers);
-    for (std::size_t h = 0; h < heads_.size(); ++h) f(heads_[h], h >= workers_.size());
+    for (Index h = 0; h < heads_.size(); ++h) f(heads_[h], h >= workers_.size());
   }
   Index at_once(Index tokens) const { return tokens_at_once(form_.shape.group_size, tokens); }
 
@@ -231,7 +220,7 @@ class Workspaces {
       f(block++, room.entries == 0 ? 0 : count.used);
     });
   }
-  void cut() {
+  [[gnu::cold]] void cut() {
     generation_ = blocks_->generation();
     Index block = 0;
     for_each_buffers([&](auto& buffers, auto... more) {
@@ -245,8 +234,8 @@ class Workspaces {
   std::shared_ptr<ScratchBlocks> blocks_;
   Extent room_;
   Index generation_ = 0;
-  std::pmr::vector<WorkerBuffers> workers_;
-  std::pmr::vector<HeadBuffers> heads_;
+  List<WorkerBuffers> workers_;
+  List<HeadBuffers> heads_;
 };
 
 }  // namespace tersekv::detail

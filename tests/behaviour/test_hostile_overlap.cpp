@@ -149,7 +149,8 @@ TEST_CASE("hostile: chunks are apart where no two of their views say otherwise")
     }
     ++(together ? overlapping : apart);
     const auto check = [&] {
-      tersekv::detail::check_chunks_apart(std::span<const tersekv::Chunk<float>>(chunks));
+      tersekv::detail::check_chunks_apart(
+          tersekv::detail::ChunkList(std::span<const tersekv::Chunk<float>>(chunks)));
     };
     if (together) {
       REQUIRE(refused(check, {"chunks", "overlaps"}));

@@ -78,7 +78,7 @@ class BasicKVCache {
   template <Element T>
   void extend(std::span<const Chunk<T>> chunks, ExtendOptions options = {}, Stream stream = {}) {
     for (const Chunk<T>& chunk : chunks) check_extend(Batch<T>(chunk), options);
-    detail::check_chunks_apart(chunks);
+    detail::check_chunks_apart(detail::ChunkList(chunks));
     begin(stream);
     for (const Chunk<T>& chunk : chunks) {
       workspace_->wait(stream);  // the chunk before may be a decode step
@@ -128,15 +128,15 @@ class BasicKVCache {
       detail::check_output(q, {}, {}, out);
     }
     const auto lse = detail::lse_footprint(outputs.lse, q.tokens, config_.num_q_heads);
-    detail::check_beside("lse", lse, q, out);
+    detail::check_beside("lse", lse, {q, out});
     Index row_entries = 0;
     if (outputs.rows.data != nullptr) {
       row_entries = launches_.longest(sequences);
       detail::require_equal("sequences, with rows", sequences.count, 1);
       detail::require_equal("rows", outputs.rows.rows, rows);
       detail::check_beside(
-          "rows", detail::check_row_strides(outputs.rows, config_.num_kv_heads, row_entries), q,
-          out, lse);
+          "rows", detail::check_row_strides(outputs.rows, config_.num_kv_heads, row_entries),
+          {q, out, lse});
     }
     begin(stream);
     auto work = launches_.work_on(sequences, q, rows, rows);
@@ -152,7 +152,7 @@ class BasicKVCache {
   void observe(Index sequence, const AttentionRows<const float>& rows,
                Stream stream = {}) requires(PolicyType::observes != Observes::logits) {
     check_rows("rows", sequence, rows.rows, 0);
-    if (rows.data == nullptr && rows.rows > 0) detail::refuse("rows", "attention", "null");
+    if (rows.data == nullptr && rows.rows > 0) detail::refuse({"rows"}, {"attention"}, {"null"});
     if (rows.rows > 0) {
       detail::check_row_strides(rows, config_.num_kv_heads, launches_.longest(sequence));
     }
@@ -210,7 +210,7 @@ class BasicKVCache {
     check_sequences(from);
     check_sequences(to);
     if (from >= to.first && from < to.first + to.count) {
-      detail::refuse("to", "other sequences than the original", std::to_string(from));
+      detail::refuse({"to"}, {"other sequences than the original"}, {std::to_string(from)});
     }
     begin(stream);
     const Index heads = config_.num_kv_heads;
@@ -344,7 +344,7 @@ class BasicKVCache {
     detail::check_extents("q", b.q, b.k.tokens, config_.num_q_heads, config_.head_dim);
     detail::check_extents("out", b.out, b.k.tokens, config_.num_q_heads, config_.head_dim);
     if (rows == 0) return rows;
-    detail::check_written(b, config_.num_q_heads, config_.num_kv_heads);
+    detail::check_written(detail::footprints_of(b));
     return rows;
   }
   template <class T>
@@ -362,8 +362,7 @@ class BasicKVCache {
       const HeadState& head = state(sequence, h);
       const Index most = std::max(head.fresh, std::min(head.seen, after_compression));
       if (rows >= 0 && rows <= most) continue;
-      detail::refuse(what, detail::text("0 to ", most, ", the tokens since the last compression"),
-                     detail::text(rows));
+      detail::refuse({what}, {"0 to ", most, ", the tokens since the last compression"}, {rows});
     }
   }
   template <class T>
@@ -382,10 +381,10 @@ class BasicKVCache {
       const Index longest =
           std::max(bound + step, most < all - step ? most + step : all);  // no overflow
       if (longest <= store().capacity()) return;
-      throw std::length_error(detail::text("tersekv: entries of a head: expected at most ",
-                                           store().capacity(),
-                                           " (DeviceOptions::max_length, max_chunk), got up to ",
-                                           longest, "; synchronize() learns the true length"));
+      throw std::length_error(
+          detail::text({"tersekv: entries of a head: expected at most ", store().capacity(),
+                        " (DeviceOptions::max_length, max_chunk), got up to ", longest,
+                        "; synchronize() learns the true length"}));
     });
   }
 

@@ -78,8 +78,8 @@ class CacheLaunches {
     };
     for (Index i = 1; i < s.count; ++i) {
       if (wanted(s.first + i) == wanted(s.first)) continue;
-      tersekv::detail::refuse("sequences", "some whose last tokens the policy takes alike",
-                              "prompts and single tokens");
+      tersekv::detail::refuse({"sequences"}, {"some whose last tokens the policy takes alike"},
+                              {"prompts and single tokens"});
     }
     return wanted(s.first);
   }

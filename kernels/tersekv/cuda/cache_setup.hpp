@@ -30,7 +30,7 @@ struct CacheSetup {
     detail::require(config.page_size >= kLeastPageSize, "page_size, on a device", "at least 64",
                     config.page_size);
     if (!Dims::contains(config.head_dim)) {
-      detail::refuse("head_dim, on a device", Dims::list(), detail::text(config.head_dim));
+      detail::refuse({"head_dim, on a device"}, {Dims::list()}, {config.head_dim});
     }
     const float scale =
         config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
@@ -42,7 +42,7 @@ struct CacheSetup {
     detail::require(shape.group_size <= kMostGroup, "query heads of a group, on a device",
                     "1 to 16", shape.group_size);
     if (PolicyType::needs_budget && config.budget.size() == 0) {
-      detail::refuse("budget", "entries per KV head (kUnlimited to keep all)", "none");
+      detail::refuse({"budget"}, {"entries per KV head (kUnlimited to keep all)"}, {"none"});
     }
     for (Index h = 0; h < config.num_kv_heads; ++h) policy.validate(shape, config.budget.of(h));
     return shape;
@@ -75,7 +75,8 @@ struct CacheSetup {
       most = std::max(most, policy.max_length(shape, config.budget.of(h), 1));
     }
     if (most > kMostTokens) {
-      detail::refuse("max_length", "a number, as this policy and budget set no limit", "kAuto");
+      detail::refuse({"max_length"}, {"a number, as this policy and budget set no limit"},
+                     {"kAuto"});
     }
     return most + options.max_chunk;
   }

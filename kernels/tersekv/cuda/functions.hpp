@@ -31,7 +31,8 @@ void most_similar(const TokenView<const T>& candidates, const TokenView<const T>
   detail::require(candidates.heads <= kMostHeads, "heads of candidates", "at most 65535",
                   candidates.heads);
   if (candidates.tokens == 0 || candidates.heads == 0) return;
-  if (nearest == nullptr) detail::refuse("nearest", "room for an index per candidate", "null");
+  if (nearest == nullptr)
+    detail::refuse({"nearest"}, {"room for an index per candidate"}, {"null"});
   using Body = SimilarityBody<T, Runtime::kAppendThreads>;
   typename Body::Args args;
   args.candidates = candidates;
@@ -59,8 +60,8 @@ void predict_scores(const LinearView& first, const LinearView& second, const T* 
     if (layer.weight != nullptr && layer.bias != nullptr && layer.outputs > 0 && layer.inputs > 0) {
       return;
     }
-    detail::refuse(std::string("surrogate: layer ") + name,
-                   "weight, bias and extents of at least 1", "less");
+    detail::refuse({std::string("surrogate: layer ") + name},
+                   {"weight, bias and extents of at least 1"}, {"less"});
   };
   check_layer("second", second);
   if (is_mlp) {
@@ -72,7 +73,7 @@ void predict_scores(const LinearView& first, const LinearView& second, const T* 
   detail::require(tokens >= 0 && tokens <= kMostTokens, "tokens", "0 or more, below 2^31", tokens);
   if (tokens == 0) return;
   if (hidden == nullptr || scores == nullptr) {
-    detail::refuse("surrogate: hidden and scores", "device memory", "null");
+    detail::refuse({"surrogate: hidden and scores"}, {"device memory"}, {"null"});
   }
   typename Body::Args args;
   args.first = first;

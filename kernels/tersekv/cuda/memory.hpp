@@ -72,8 +72,8 @@ class BasicPagePool {
   void set_page_bytes(Index bytes, typename Runtime::Stream stream) {
     if (page_bytes_ == bytes) return;
     if (page_bytes_ != 0) {
-      detail::refuse("page of a shared pool (head_dim, codecs, page_size, statistics)",
-                     detail::text(page_bytes_, " bytes, as before"), detail::text(bytes));
+      detail::refuse({"page of a shared pool (head_dim, codecs, page_size, statistics)"},
+                     {page_bytes_, " bytes, as before"}, {bytes});
     }
     Buffer<Runtime, std::byte> memory(pages_ * bytes);
     Buffer<Runtime, std::byte*> list(pages_);
