@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "support/random.hpp"
@@ -62,8 +63,24 @@ TEST_CASE("Sorting takes n log n comparisons at most, whatever the order it begi
       return order == 3 ? a / 1024 < b / 1024 : a < b;
     };
     detail::sort_slots(slots.data(), kSlots, detail::SlotLess(before));
+    const Index taken = comparisons;
     CHECK(std::is_sorted(slots.begin(), slots.end(), before));
-    CHECK(comparisons > kSlots);
-    CHECK(comparisons < 2 * kSlots * (kLog + 2));
+    CHECK(taken > kSlots);
+    CHECK(taken < 2 * kSlots * (kLog + 2));
   }
+}
+
+TEST_CASE("The first few slots take n log k comparisons at most") {
+  constexpr Index kSlots = 4096, kFew = 16, kLog = 4;
+  std::vector<std::int32_t> slots(kSlots);
+  std::iota(slots.rbegin(), slots.rend(), 0);  // each comes before all that came before it
+  Index comparisons = 0;
+  const auto before = [&](std::int32_t a, std::int32_t b) {
+    ++comparisons;
+    return a < b;
+  };
+  detail::first_slots(slots.data(), kFew, kSlots, detail::SlotLess(before));
+  CHECK(comparisons > kSlots);
+  CHECK(comparisons < kSlots * (2 * kLog + 1) + 2 * kFew * (kLog + 2));
+  for (std::int32_t i = 0; i < kFew; ++i) CHECK(slots[static_cast<std::size_t>(i)] == i);
 }

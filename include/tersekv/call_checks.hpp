@@ -9,6 +9,8 @@
 #include "tersekv/chunk.hpp"
 #include "tersekv/chunks_apart.hpp"
 #include "tersekv/config.hpp"
+#include "tersekv/errors.hpp"
+#include "tersekv/footprint.hpp"
 #include "tersekv/head_store.hpp"
 #include "tersekv/view.hpp"
 

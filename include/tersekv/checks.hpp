@@ -10,10 +10,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
-#include <string>
-#include <utility>
 
-#include "tersekv/chunk.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/element.hpp"
 #include "tersekv/errors.hpp"
@@ -144,11 +141,8 @@ inline void check_scores(const ScoreView& scores, Index tokens, Index kv_heads) 
   }
 }
 
-inline std::string reduced_as(GroupReduce reduce, Index group_size) {
-  const char* how = reduce == GroupReduce::sum    ? "sum"
-                    : reduce == GroupReduce::mean ? "mean"
-                                                  : "max";
-  return text({" (the ", how, " of ", group_size, " query heads)"});
+inline const char* name_of(GroupReduce reduce) {
+  return reduce == GroupReduce::sum ? "sum" : reduce == GroupReduce::mean ? "mean" : "max";
 }
 /// In parts, lest rounding add up.
 inline double sum_of(const float* row, Index n) {
@@ -185,13 +179,15 @@ inline void check_attention(const AttentionRows<const float>& rows, Index kv_hea
       const bool finite = is_finite(row[i]);
       if (finite && row[i] >= 0.0f && row[i] <= most) continue;
       refuse({"rows, row ", r, ", head ", kv_head, ", slot ", i},
-             {"finite attention from 0 to ", most_of_one, reduced_as(reduce, group_size)},
+             {"finite attention from 0 to ", most_of_one, " (the ", name_of(reduce), " of ",
+              group_size, " query heads)"},
              {number_or_none(row[i])});
     }
     const auto sum = static_cast<float>(sum_of(row, visible));
     if (sum <= rounding * static_cast<float>(most_of_all)) continue;
     refuse({"rows, row ", r, ", head ", kv_head},
-           {"attention that adds up to at most ", most_of_all, reduced_as(reduce, group_size)},
+           {"attention that adds up to at most ", most_of_all, " (the ", name_of(reduce), " of ",
+            group_size, " query heads)"},
            {sum});
   }
 }

@@ -17,10 +17,10 @@ namespace tersekv::detail {
 
 /// The chunks of a batch, whatever their type, so that what looks at them is compiled once.
 struct ChunkList {
-  const void* chunks = nullptr;
-  Index count = 0;
-  Index (*sequence_of)(const void* chunks, Index chunk) = nullptr;
-  CallFootprints (*footprints_of)(const void* chunks, Index chunk) = nullptr;
+  const void* chunks;
+  Index count;
+  Index (*sequence_of)(const void* chunks, Index chunk);
+  CallFootprints (*footprints_of)(const void* chunks, Index chunk);
 
   template <class T>
   explicit ChunkList(std::span<const Chunk<T>> of)

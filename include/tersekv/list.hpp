@@ -27,6 +27,7 @@ class ListMemory {
   ListMemory& operator=(ListMemory&&) = delete;
   ~ListMemory() { clear(); }
 
+  std::pmr::memory_resource* resource() const { return resource_; }
   Index size() const { return size_; }
   Index capacity() const { return capacity_; }
   Index bytes() const { return static_cast<Index>(bytes_for(capacity_)); }
@@ -95,8 +96,9 @@ class List : public ListMemory {
 
   /// Throws std::bad_alloc where there is no room, and is then as before.
   void push_back(const T& element) {
+    const T copy = element;  // it may be one of the list's own
     add();
-    ::new (static_cast<void*>(end() - 1)) T(element);
+    ::new (static_cast<void*>(end() - 1)) T(copy);
   }
   T pop_back() {
     truncate(size() - 1);

@@ -7,15 +7,13 @@
 
 #include "tersekv/config.hpp"
 #include "tersekv/list.hpp"
-#include "tersekv/page_layout.hpp"
 
 namespace tersekv::detail {
 
 /// Where the pages of a cache's heads lie, and the first columns of each.
 class PageTables {
  public:
-  PageTables(std::pmr::memory_resource* resource, Index heads)
-      : resource_(resource), tables_(resource, heads) {}
+  PageTables(std::pmr::memory_resource* resource, Index heads) : tables_(resource, heads) {}
   PageTables(PageTables&&) = default;
   PageTables& operator=(PageTables&&) = delete;
   ~PageTables() {
@@ -32,7 +30,7 @@ class PageTables {
     if (pages <= table.capacity) return;
     Table grown{.size = table.size, .capacity = std::max(pages, 2 * table.capacity)};
     grown.pages = static_cast<std::byte**>(
-        resource_->allocate(static_cast<std::size_t>(grown.bytes()), alignof(std::byte*)));
+        tables_.resource()->allocate(static_cast<std::size_t>(grown.bytes()), alignof(std::byte*)));
     std::copy_n(table.pages, table.size, grown.pages);
     std::copy_n(table.columns(), table.size, grown.columns());
     free(table);
@@ -63,11 +61,10 @@ class PageTables {
   };
   void free(const Table& table) {
     if (table.capacity == 0) return;
-    resource_->deallocate(table.pages, static_cast<std::size_t>(table.bytes()),
-                          alignof(std::byte*));
+    tables_.resource()->deallocate(table.pages, static_cast<std::size_t>(table.bytes()),
+                                   alignof(std::byte*));
   }
 
-  std::pmr::memory_resource* resource_;
   List<Table> tables_;
 };
 

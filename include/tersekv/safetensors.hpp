@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tersekv/element.hpp"
+#include "tersekv/errors.hpp"
 #include "tersekv/surrogate.hpp"
 
 namespace tersekv {

@@ -14,8 +14,7 @@ namespace tersekv::detail {
 /// large as whichever of them needs most of it. Nothing lasts in it from call to call.
 class ScratchBlocks {
  public:
-  explicit ScratchBlocks(std::pmr::memory_resource* resource)
-      : resource_(resource), blocks_(resource) {}
+  explicit ScratchBlocks(std::pmr::memory_resource* resource) : blocks_(resource) {}
   ScratchBlocks(const ScratchBlocks&) = delete;
   ScratchBlocks& operator=(const ScratchBlocks&) = delete;
   ~ScratchBlocks() { keep(0); }
@@ -61,12 +60,12 @@ class ScratchBlocks {
 
   void release(const Block& block) noexcept {
     if (block.bytes > 0)
-      resource_->deallocate(block.memory, static_cast<std::size_t>(block.bytes), kLine);
+      blocks_.resource()->deallocate(block.memory, static_cast<std::size_t>(block.bytes), kLine);
   }
   void resize(Block& block, Index bytes) {
     Block other;
     if (bytes > 0) {
-      other = {resource_->allocate(static_cast<std::size_t>(bytes), kLine), bytes};
+      other = {blocks_.resource()->allocate(static_cast<std::size_t>(bytes), kLine), bytes};
       std::memset(other.memory, 0, static_cast<std::size_t>(bytes));
     }
     release(block);
@@ -74,7 +73,6 @@ class ScratchBlocks {
     ++generation_;
   }
 
-  std::pmr::memory_resource* resource_;
   List<Block> blocks_;
   Index generation_ = 0;
 };

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <vector>
 
-#include "tersekv/checks.hpp"
 #include "tersekv/config.hpp"
+#include "tersekv/errors.hpp"
 
 namespace tersekv {
 

@@ -174,7 +174,7 @@ class SerialTeam {
   }
 
   /// The `k` eligible slots with the lowest keys, lowest first, into `out` (room for n). There are
-  /// at least k. O(n + k log k).
+  /// at least k. O(n log k).
   template <class Head, class Eligible, class Key>
   TERSEKV_HD void smallest(Index k, const Head& head, Index n, Eligible&& eligible, Key&& key,
                            std::int32_t* out) const {

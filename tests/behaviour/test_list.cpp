@@ -43,11 +43,14 @@ TEST_CASE("A list holds what a vector holds, and where memory is refused what it
     REQUIRE(holds(list, expected));  // as Line says, not zeros
     for (int step = 0; step < 60; ++step) {
       const auto what = random.integer(0, 9);
-      if (what == 0) resource.fail_after(0);
+      if (random.chance(0.1)) resource.fail_after(0);
       try {
-        if (what < 6) {
+        if (what < 5) {
           list.push_back({step});
           expected.push_back({step});
+        } else if (what == 5 && !expected.empty()) {
+          list.push_back(list[0]);  // which may move meanwhile
+          expected.push_back(expected[0]);
         } else if (what == 6) {
           list.reserve(list.size() + random.integer(0, 9));
         } else if (what == 7 && !expected.empty()) {
@@ -77,6 +80,8 @@ TEST_CASE("A list holds what a vector holds, and where memory is refused what it
     REQUIRE(resource.bytes() == taken.bytes());
   }
   CHECK(refused > 50);
+  resource.fail_after(0);
+  CHECK_THROWS_AS(detail::List<Line>(&resource, 3), std::bad_alloc);
   CHECK(resource.bytes() == 0);
   CHECK(resource.sound());
 }

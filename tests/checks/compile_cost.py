@@ -6,8 +6,8 @@ what Eigen's core alone takes, and the size of the README's program.
 
 Each is compiled five times, in turn, and the shortest counts, in the compiler's own processor time. The
 ratio still goes by who else uses the machine's caches, a fifth to either side for one and the same
-library, so its limit is a wide one. Memory, where the compiler tells (g++), is the same each time, and has a narrow one: it
-grows with what is included and instantiated. Without Eigen: 77."""
+library, so its limit is a wide one. Memory, where the compiler tells (g++), is the same each time, and has
+a narrow one: it grows with what is included and instantiated. Without Eigen: 77."""
 
 import os
 import pathlib

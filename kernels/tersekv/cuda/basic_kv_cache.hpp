@@ -3,13 +3,14 @@
 
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "tersekv/checks.hpp"
+#include "tersekv/chunks_apart.hpp"
 #include "tersekv/cuda/batch.hpp"
 #include "tersekv/cuda/cache_launches.hpp"
+#include "tersekv/errors.hpp"
+#include "tersekv/footprint.hpp"
 #include "tersekv/kv_cache.hpp"
 
 namespace tersekv::cuda {
@@ -210,7 +211,7 @@ class BasicKVCache {
     check_sequences(from);
     check_sequences(to);
     if (from >= to.first && from < to.first + to.count) {
-      detail::refuse({"to"}, {"other sequences than the original"}, {std::to_string(from)});
+      detail::refuse({"to"}, {"other sequences than the original"}, {from});
     }
     begin(stream);
     const Index heads = config_.num_kv_heads;

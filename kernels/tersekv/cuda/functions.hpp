@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "tersekv/checks.hpp"
 #include "tersekv/cuda/body/similarity.hpp"
 #include "tersekv/cuda/body/surrogate.hpp"
 #include "tersekv/cuda/plan.hpp"
+#include "tersekv/errors.hpp"
 
 // Kernels of use beside a cache. Pointers and views are of device memory; all calls are
 // asynchronous, allocate nothing, and throw std::invalid_argument before anything is launched.
@@ -60,8 +59,8 @@ void predict_scores(const LinearView& first, const LinearView& second, const T* 
     if (layer.weight != nullptr && layer.bias != nullptr && layer.outputs > 0 && layer.inputs > 0) {
       return;
     }
-    detail::refuse({std::string("surrogate: layer ") + name},
-                   {"weight, bias and extents of at least 1"}, {"less"});
+    detail::refuse({"surrogate: layer ", name}, {"weight, bias and extents of at least 1"},
+                   {"less"});
   };
   check_layer("second", second);
   if (is_mlp) {
