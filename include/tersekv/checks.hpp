@@ -53,7 +53,7 @@ namespace tersekv::detail {
 [[noreturn]] inline void refuse_extents(const char* name, const Extents& expected, bool null,
                                         const Extents& got) {
   const auto& [tokens, heads, dim] = expected;
-  const std::initializer_list<TextPart> wanted{"[", tokens, ", ", heads, ", ", dim, "]"};
+  const TextParts wanted{"[", tokens, ", ", heads, ", ", dim, "]"};
   if (null) refuse({name}, wanted, {"a null pointer"});
   refuse({name}, wanted, {"[", got[0], ", ", got[1], ", ", got[2], "]"});
 }

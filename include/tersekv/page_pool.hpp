@@ -37,8 +37,7 @@ class PagePool {
  public:
   explicit PagePool(std::pmr::memory_resource* resource = std::pmr::get_default_resource(),
                     PageMemory memory = PageMemory::single)
-      : resource_(resource),
-        memory_(memory),
+      : memory_(memory),
         idle_(resource),
         scratch_(std::make_shared<detail::ScratchBlocks>(resource)) {}
   PagePool(const PagePool&) = delete;
@@ -100,7 +99,7 @@ class PagePool {
       const auto last =
           std::find_if(first, idle_.end(), [&](std::byte* p) { return block_of(p) != block; });
       if (last - first == block_pages()) {
-        resource_->deallocate(block, block_bytes(), block_alignment());
+        resource()->deallocate(block, block_bytes(), block_alignment());
         total_ -= block_pages();
       } else {
         kept = kept == first ? last : std::copy(first, last, kept);
@@ -111,7 +110,7 @@ class PagePool {
     if (total_ == 0) idle_.clear();
   }
 
-  std::pmr::memory_resource* resource() const { return resource_; }
+  std::pmr::memory_resource* resource() const { return idle_.resource(); }
   Index page_bytes() const { return page_bytes_; }
   Index pages() const { return total_; }
   Index idle_pages() const { return idle_.size(); }
@@ -152,14 +151,13 @@ class PagePool {
   [[gnu::cold]] void add_idle() {
     const Index wanted = total_ + block_pages();
     if (idle_.capacity() < wanted) idle_.reserve(2 * wanted);
-    auto* block = static_cast<std::byte*>(resource_->allocate(block_bytes(), block_alignment()));
+    auto* block = static_cast<std::byte*>(resource()->allocate(block_bytes(), block_alignment()));
     if (in_large_blocks()) ask_for_large_pages(block, block_bytes());
     std::memset(block, 0, block_bytes());  // attention reads whole vectors, past the last entry
     for (Index page = block_pages(); page-- > 0;) idle_.push_back(block + page * stride());
     total_ += block_pages();
   }
 
-  std::pmr::memory_resource* resource_;
   PageMemory memory_;
   detail::List<std::byte*> idle_;
   std::shared_ptr<detail::ScratchBlocks> scratch_;
