@@ -60,6 +60,34 @@ TEMPLATE_TEST_CASE("one key's product is the same bits as among all", "", float,
   }
 }
 
+TEMPLATE_TEST_CASE("products with several vectors are the same bits as with one at a time", "",
+                   float, Half, BFloat16, Int8) {
+  Random random(8);
+  INFO(random);
+  for (const Index page_size : {16, 64}) {
+    for (const Index dim : {20, 64, 300}) {
+      const Index n = random.integer(1, 3 * page_size), stride = 4 * page_size;
+      BareHead<Full, TestType> bare(Full{}, {.head_dim = dim, .scale = 1.0f}, n, n, page_size);
+      for (Index i = 0; i < n; ++i) {
+        bare.push(random.normals(dim).data(), random.normals(dim).data());
+      }
+      auto vectors = random.normals(Scratch::kRows * dim);
+      support::round_as_stored<TestType>(vectors, dim);
+      std::vector<float> all(static_cast<std::size_t>(Scratch::kRows * stride));
+      SerialTeam().dot<Scratch::kRows>(bare.head(), vectors.data(), n, all.data(), Scratch::kRows,
+                                       stride);
+      for (Index r = 0; r < Scratch::kRows; ++r) {
+        auto one = room(n, page_size);
+        SerialTeam().dot(bare.head(), vectors.data() + r * dim, n, one.data());
+        for (Index i = 0; i < n; ++i) {
+          REQUIRE(bits(all[static_cast<std::size_t>(r * stride + i)]) ==
+                  bits(one[static_cast<std::size_t>(i)]));
+        }
+      }
+    }
+  }
+}
+
 TEMPLATE_TEST_CASE("equal keys have equal products, wherever they lie", "", float, Half, BFloat16,
                    Int8) {
   Random random(7);

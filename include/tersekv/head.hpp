@@ -14,10 +14,15 @@ namespace tersekv {
 
 /// Scratch of one worker, large enough for the head it works on.
 struct Scratch {
-  float* floats = nullptr;        ///< [entries, rounded up to whole pages], for similarities
-  float* vector = nullptr;        ///< [head_dim], for a key
-  std::int32_t* slots = nullptr;  ///< [kSlotLists * entries], for lists of slots
-  static constexpr Index kSlotLists = 4;
+  float* floats = nullptr;        ///< [entries, rounded up to whole pages], for products
+  float* vectors = nullptr;       ///< [kRows, head_dim], for keys
+  std::int32_t* slots = nullptr;  ///< [kSlotLists, as many], for lists of slots
+  static constexpr Index kSlotLists = 4, kRows = 3;
+
+  /// kRows rows of `stride` floats, the head's entries rounded up to whole pages: the memory of all
+  /// lists of slots but the first, which they overwrite.
+  static_assert(kRows < kSlotLists && sizeof(float) == sizeof(std::int32_t));
+  TERSEKV_HD float* rows(Index stride) const { return reinterpret_cast<float*>(slots + stride); }
 };
 
 /// One KV head's entries as a policy's bodies see them: what a `HeadView` reads, and all of it can
@@ -94,15 +99,16 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
 #pragma nv_diag_suppress 20011, 20013, 20014, 20015
 #endif
   /// A whole key, f(dim) its elements; f may read the same element of the same key. By one lane:
-  /// parts of policies use a team's `write_key`. Scaled codecs overwrite the scratch's vector.
+  /// parts of policies use a team's `write_key`. Scaled codecs overwrite the scratch's first
+  /// vector.
   template <class F>
   TERSEKV_HD void write_key(Index slot, F&& f) const {
     if constexpr (Codec<KeyCodec>::scaled) {
       constexpr Index pack = Codec<KeyCodec>::pack;
       const Index step = View::page_size() * pack;
       KeyCodec* key = View::key_at(slot, 0);
-      for (Index j = 0; j < head_dim(); ++j) scratch_.vector[j] = f(j);
-      *View::key_scale_at(slot) = to_int8(scratch_.vector, head_dim(), [&](Index j, KeyCodec x) {
+      for (Index j = 0; j < head_dim(); ++j) scratch_.vectors[j] = f(j);
+      *View::key_scale_at(slot) = to_int8(scratch_.vectors, head_dim(), [&](Index j, KeyCodec x) {
         key[j / pack * step + j % pack] = x;
       });
     } else {
@@ -115,9 +121,9 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   TERSEKV_HD void write_value(Index slot, F&& f) const {
     if constexpr (Codec<ValueCodec>::scaled) {
       ValueCodec* value = View::value_at(slot, 0);
-      for (Index j = 0; j < head_dim(); ++j) scratch_.vector[j] = f(j);
+      for (Index j = 0; j < head_dim(); ++j) scratch_.vectors[j] = f(j);
       *View::value_scale_at(slot) =
-          to_int8(scratch_.vector, head_dim(),
+          to_int8(scratch_.vectors, head_dim(),
                   [&](Index j, ValueCodec x) { value[j * Codec<ValueCodec>::pack] = x; });
     } else {
       ValueCodec* value = View::value_at(slot, 0);

@@ -31,7 +31,12 @@ struct KeyNorms {
     const float most = square < 1.0f ? square : 1.0f;  // parallel keys of other lengths round
     return detail::choose(detail::lower(own, other) > kZero, most, 0.0f);
   }
-  /// No less than that, and quick, of floats or vectors. `inverse`: 1 / own. Floats do: of
+  /// That of two entries, given the product of their keys.
+  template <class Head>
+  TERSEKV_HD float of_pair(const Head& head, Index one, Index other, float product) const {
+    return similarity(product, head.stat(column, one), head.stat(column, other));
+  }
+  /// No less than a similarity, and quick, of floats or vectors. `inverse`: 1 / own. Floats do: of
   /// quotients of keys in range only those of similarities below 1e-12 underflow.
   template <class Float>
   TERSEKV_HD static Float similarity_at_most(Float product, float inverse, Float other) {
@@ -42,30 +47,24 @@ struct KeyNorms {
     return detail::choose(other > kZero, most, Float{});
   }
 
-  /// The head's scratch floats, filled with the product of every entry's key with that of `slot`.
-  /// One pass over the keys, O(n head_dim).
+  /// Row r of the head's scratch rows, `stride` floats each: the product of every entry's key with
+  /// that of slots[r], r < rows. One pass over the keys, O(rows n head_dim).
   template <class Team, class Head>
-  TERSEKV_HD float* products(Team& team, const Head& head, Index slot) const {
-    float* out = head.scratch().floats;
-    team.dot(head, key_of(team, head, slot), head.length(), out);
-    return out;
-  }
-  /// The same with the similarities.
-  template <class Team, class Head>
-  TERSEKV_HD const float* similarities(Team& team, const Head& head, Index slot) const {
-    float* out = products(team, head, slot);
-    const float own = head.stat(column, slot);
-    team.for_each_entry(detail::asking_for<Team>(head, {.first = column, .last = column + 1}),
-                        head.length(),
-                        [&](auto i) { out[i] = similarity(out[i], own, head.stat(column, i)); });
+  TERSEKV_HD const float* products(Team& team, const Head& head, const std::int32_t* slots,
+                                   Index rows, Index stride) const {
+    const Index dim = head.head_dim();
+    float *keys = head.scratch().vectors, *out = head.scratch().rows(stride);
+    team.for_each(dim, [&](Index j) {
+      for (Index r = 0; r < rows; ++r) keys[r * dim + j] = head.key(slots[r], j);
+    });
+    team.template dot<Scratch::kRows>(head, keys, head.length(), out, rows, stride);
     return out;
   }
   /// The entry whose key is the most similar to that of `slot`, of those that are `eligible`, or
-  /// -1. One pass over the keys.
+  /// -1, from its products with all.
   template <class Team, class Head, class Eligible>
-  TERSEKV_HD Index most_similar(Team& team, const Head& head, Index slot,
+  TERSEKV_HD Index most_similar(Team& team, const Head& head, Index slot, const float* products,
                                 const Eligible& eligible) const {
-    const float* dots = products(team, head, slot);
     const float own = head.stat(column, slot);
     const float inverse = own > kZero ? 1.0f / own : 0.0f;
     return team.argmin_bounded(
@@ -74,9 +73,17 @@ struct KeyNorms {
           return detail::both(detail::is_not(i, slot), eligible(i));
         }),
         detail::OfVectors{[&](auto i) {
-          return -similarity_at_most(element_at(dots, i), inverse, head.stat(column, i));
+          return -similarity_at_most(element_at(products, i), inverse, head.stat(column, i));
         }},
-        [&](auto i) { return -similarity(dots[i], own, head.stat(column, i)); });
+        [&](auto i) { return -similarity(products[i], own, head.stat(column, i)); });
+  }
+  /// The same in one pass over the keys.
+  template <class Team, class Head, class Eligible>
+  TERSEKV_HD Index most_similar(Team& team, const Head& head, Index slot,
+                                const Eligible& eligible) const {
+    float* products = head.scratch().floats;
+    team.dot(head, key_of(team, head, slot), head.length(), products);
+    return most_similar(team, head, slot, products, eligible);
   }
 
  private:

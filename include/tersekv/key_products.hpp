@@ -51,24 +51,30 @@ void with_ask_for_keys(Index last, F&& f) {
 /// As `key_products`, over the keys of one byte, whose products with another are exact: its digits
 /// hold all of it. Long keys are worked through in parts, so that their digits fit the stack, and
 /// rounded where a part lacks the largest element.
-template <class Head>
-void byte_key_products(const Head& head, Index first, Index last, const float* vector, float scale,
-                       float* out) {
+template <int MostRows, class Head>
+void byte_key_products(const Head& head, Index first, Index last, const float* vectors, float scale,
+                       float* out, Index rows, Index stride) {
   constexpr Index most = 256;
-  alignas(64) float digits[std::size_t{most}];
-  float units[std::size_t{ByteRows::kUnits}];
+  alignas(64) float digits[std::size_t{MostRows * most}];
+  float units[std::size_t{MostRows * ByteRows::kUnits}];
   const Index page_size = head.page_size(), dim = head.head_dim();
   for (Index from = 0; from < dim; from += most) {
     const Index dims = std::min(most, dim - from);
-    make_byte_row(vector + from, dims, scale, digits, units);
+    for (Index r = 0; r < rows; ++r) {
+      make_byte_row(vectors + r * dim + from, dims, scale, digits + r * most,
+                    units + r * ByteRows::kUnits);
+    }
     with_ask_for_keys(last, [&]<simd::Ask ask>() {
       for_product_runs<kByteVectors<1>>(
           head, first, last, [&]<int Vectors>(Index page, Index next, Index at, Index slot) {
             const Index skip = from * page_size + 4 * at;
-            byte_key_block<1, Vectors, ask>(
-                head.key_page(page) + skip, {head.key_page(next) + skip, AskedLines()}, page_size,
-                dims, {digits, units, most}, head.key_scale_page(page) + at, from > 0, out + slot,
-                0);
+            const Int8* const keys = head.key_page(page) + skip;
+            const Ahead<Int8> ahead{head.key_page(next) + skip, AskedLines()};
+            with_constant<MostRows>(rows, [&]<int Rows>() {
+              byte_key_block<Rows, Vectors, ask>(
+                  keys, ahead, page_size, dims, {digits, units, most},
+                  head.key_scale_page(page) + at, from > 0, out + slot, stride);
+            });
           });
     });
   }
@@ -84,64 +90,83 @@ Index product_lead(Index head_dim, Index row_bytes) {
   return std::min(head_dim, std::max(lead, 2 * kKeyRun));
 }
 
-/// out[i] = scale * <row, key of entry i> for Vectors * kLanes entries of a page: two runs of
-/// dimensions at a time, whose sums need not wait for each other. What is read `lead` dimensions
-/// later may be asked for: of these keys, or then from `ahead` on.
-template <int Vectors, simd::Ask ask, class Key>
+/// out[r * stride + i] = scale * <rows[r], key of entry i> for Vectors * kLanes entries of a page,
+/// two runs of dimensions of one row at a time, or one of several, whose sums need not wait for
+/// each other. What is read `lead` dimensions later may be asked for: of these keys, or then from
+/// `ahead` on.
+template <int Rows, int Vectors, simd::Ask ask, class Key>
 void product_block(const Key* keys, const Key* ahead, Index lead, Index page_size, Index head_dim,
-                   const float* row, float scale, float* out) {
-  simd::Floats total[std::size_t{Vectors}] = {};
-  for (Index start = 0; start < head_dim; start += 2 * kKeyRun) {
-    simd::Floats sums[2][std::size_t{Vectors}] = {};
-    const Key* const asked[2] = {
-        row_later(keys, ahead, head_dim, page_size, start + lead),
-        row_later(keys, ahead, head_dim, page_size, start + kKeyRun + lead)};
+                   const float* rows, float scale, float* out, Index stride) {
+  constexpr int runs = Rows == 1 ? 2 : 1;
+  simd::Floats total[std::size_t{Rows}][std::size_t{Vectors}] = {};
+  for (Index start = 0; start < head_dim; start += runs * kKeyRun) {
+    simd::Floats sums[std::size_t{runs}][std::size_t{Rows}][std::size_t{Vectors}] = {};
+    const Key* asked[std::size_t{runs}];
+    for (int run = 0; run < runs; ++run) {
+      asked[run] = row_later(keys, ahead, head_dim, page_size, start + run * kKeyRun + lead);
+    }
     const auto add = [&](int run, Index i) __attribute__((always_inline)) {
       const Index j = start + run * kKeyRun + i;
       simd::prefetch<ask, Vectors>(asked[run] + i * page_size);
       simd::Floats k[std::size_t{Vectors}];
       simd::load_spread<Vectors>(keys + j * page_size, k);
-      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
-        sums[run][v] = simd::keep_order(sums[run][v] + simd::broadcast(row[j]) * k[v]);
+      TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+        const simd::Floats element = simd::broadcast(rows[r * head_dim + j]);
+        TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+          sums[run][r][v] = simd::keep_order(sums[run][r][v] + element * k[v]);
+        }
       }
     };
     const Index first = std::min(kKeyRun, head_dim - start);
-    const Index second = std::clamp<Index>(head_dim - start - kKeyRun, 0, kKeyRun);
+    const Index second = runs == 1 ? 0 : std::clamp<Index>(head_dim - start - kKeyRun, 0, kKeyRun);
     for (Index i = 0; i < second; ++i) {
       add(0, i);
-      add(1, i);
+      add(runs - 1, i);
     }
     for (Index i = second; i < first; ++i) add(0, i);
-    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
-      total[v] = simd::keep_order(simd::keep_order(total[v] + sums[0][v]) + sums[1][v]);
+    TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+      TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+        total[r][v] = simd::keep_order(total[r][v] + sums[0][r][v]);
+        if constexpr (runs > 1) total[r][v] = simd::keep_order(total[r][v] + sums[1][r][v]);
+      }
     }
   }
-  simd::in_order<Vectors, Key>(total);
-  TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
-    simd::store(out + v * simd::kLanes, total[v] * scale);
+  TERSEKV_HOST_UNROLL for (int r = 0; r < Rows; ++r) {
+    simd::in_order<Vectors, Key>(total[r]);
+    TERSEKV_HOST_UNROLL for (int v = 0; v < Vectors; ++v) {
+      simd::store(out + r * stride + v * simd::kLanes, total[r][v] * scale);
+    }
   }
 }
 
 }  // namespace detail
 
-/// out[i] = scale * <vector, key of slot i> for slots [first, last), first that of a page; up to 63
-/// numbers behind `last`, in the same page, are written too (arbitrary). A product is the same bits
-/// whatever the other slots. One pass over the keys, from the last page to the first. Pages are
-/// scattered, so each asks for the next one's keys.
-template <class Head>
-void key_products(const Head& head, Index first, Index last, const float* vector, float scale,
-                  float* out) {
+/// out[r * stride + i] = scale * <vectors[r], key of slot i> for slots [first, last), first that of
+/// a page, and `rows` vectors of head_dim numbers each, at most MostRows; up to 63 numbers of a row
+/// behind `last`, in the same page, are written too (arbitrary). A product is the same bits
+/// whatever the other slots and vectors. One pass over the keys, from the last page to the first.
+/// Pages are scattered, so each asks for the next one's keys.
+template <int MostRows = 1, class Head>
+void key_products(const Head& head, Index first, Index last, const float* vectors, float scale,
+                  float* out, Index rows = 1, Index stride = 0) {
   using namespace detail;
   if constexpr (Codec<typename Head::Key>::scaled) {
-    byte_key_products(head, first, last, vector, scale, out);
+    byte_key_products<MostRows>(head, first, last, vectors, scale, out, rows, stride);
   } else {
+    constexpr int most = std::min(MostRows, kRowBlock);
     const Index page_size = head.page_size(), dim = head.head_dim();
     with_ask_for_keys(last, [&]<simd::Ask ask>() {
       const Index lead = product_lead<ask>(dim, page_size * Index{sizeof(typename Head::Key)});
       for_product_runs<kKeyVectors>(
           head, first, last, [&]<int Vectors>(Index page, Index next, Index at, Index slot) {
-            product_block<Vectors, ask>(head.key_page(page) + at, head.key_page(next) + at, lead,
-                                        page_size, dim, vector, scale, out + slot);
+            const auto *keys = head.key_page(page) + at, *later = head.key_page(next) + at;
+            for (Index r = 0; r < rows; r += kRowBlock) {
+              with_constant<most>(std::min<Index>(most, rows - r), [&]<int Rows>() {
+                product_block<Rows, Vectors, ask>(keys, r == 0 ? later : keys, lead, page_size, dim,
+                                                  vectors + r * dim, scale, out + r * stride + slot,
+                                                  stride);
+              });
+            }
           });
     });
   }
@@ -155,11 +180,11 @@ void few_key_products(const Head& head, Index first, const float* vector, float 
   if constexpr (Codec<typename Head::Key>::scaled) {
     // From where `key_products` starts: not every block fuses the same product with a sum.
     const Index start = first & -std::min<Index>(head.page_size(), 4 * simd::kMostLanes);
-    detail::byte_key_products(head, start, first + simd::kMostLanes, vector, scale, out);
+    detail::byte_key_products<1>(head, start, first + simd::kMostLanes, vector, scale, out, 1, 0);
   } else {
     const auto* keys = head.key_page(head.page_index(first)) + head.in_page(first);
-    detail::product_block<detail::kLeastRun, simd::Ask::nothing>(
-        keys, keys, 0, head.page_size(), head.head_dim(), vector, scale, out + first);
+    detail::product_block<1, detail::kLeastRun, simd::Ask::nothing>(
+        keys, keys, 0, head.page_size(), head.head_dim(), vector, scale, out + first, 0);
   }
 }
 

@@ -95,10 +95,10 @@ inline constexpr bool kObservesAsSaid =
     !inherits_observe<P, PolicyBase>;
 }  // namespace detail
 
-/// The key of an entry as floats, in the head's scratch vector.
+/// The key of an entry as floats, in the head's first scratch vector.
 template <class Team, class Head>
 TERSEKV_HD const float* key_of(Team& team, const Head& head, Index slot) {
-  float* key = head.scratch().vector;
+  float* key = head.scratch().vectors;
   team.for_each(head.head_dim(), [&](Index j) { key[j] = head.key(slot, j); });
   return key;
 }

@@ -227,22 +227,26 @@ class SerialTeam {
     head.write_value(slot, f);
   }
 
-  /// out[i] = <key of slot i, vector> for i in [0, n); `out` has room for n rounded up to whole
-  /// pages. One pass over the keys, O(n head_dim).
-  template <class Head>
-  TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
-    if (n <= simd::kMostLanes) {
-      few_key_products(head, 0, vector, 1.0f, out);
+  /// out[r * stride + i] = <key of slot i, vectors[r]> for i in [0, n) and `rows` vectors of
+  /// head_dim numbers each, at most MostRows; every row of `out` has room for n rounded up to whole
+  /// pages. One pass over the keys, O(rows n head_dim).
+  template <int MostRows = 1, class Head>
+  TERSEKV_HD void dot(const Head& head, const float* vectors, Index n, float* out, Index rows = 1,
+                      Index stride = 0) const {
+    if (n > simd::kMostLanes) {
+      key_products<MostRows>(head, 0, n, vectors, 1.0f, out, rows, stride);
     } else {
-      key_products(head, 0, n, vector, 1.0f, out);
+      for (Index r = 0; r < rows; ++r) {
+        few_key_products(head, 0, vectors + r * head.head_dim(), 1.0f, out + r * stride);
+      }
     }
   }
 
   /// f(slot, |key of slot|^2) for `count` slots from `first` on, the same bits as from `dot` with
-  /// that key. Overwrites the head's scratch vector and floats. O(count head_dim).
+  /// that key. Overwrites the head's scratch vectors and floats. O(count head_dim).
   template <class Head, class F>
   TERSEKV_HD void for_each_square(const Head& head, Index first, Index count, F&& f) const {
-    float *key = head.scratch().vector, *out = head.scratch().floats;
+    float *key = head.scratch().vectors, *out = head.scratch().floats;
     for (Index slot = first; slot < first + count; ++slot) {
       for (Index j = 0; j < head.head_dim(); ++j) key[j] = head.key(slot, j);
       few_key_products(head, slot & -simd::kMostLanes, key, 1.0f, out);

@@ -96,7 +96,7 @@ struct WorkerBuffers {
     out = take(rows * dim);
     lse = take(rows);
     scratch.floats = take(room.entries);
-    scratch.vector = take(dim);
+    scratch.vectors = take(Scratch::kRows * dim);
     scratch.slots = reinterpret_cast<std::int32_t*>(take(Scratch::kSlotLists * room.entries));
   }
 };

@@ -16,6 +16,7 @@ using support::Random;
 namespace {
 
 constexpr Index kPage = 16;
+constexpr int kRows = 3;
 
 /// Keys in pages, [dim, entry of the page].
 struct Keys {
@@ -34,9 +35,9 @@ struct KeysBody {
   struct Args {
     Keys head;
     Index n, first, count;
-    const float* vector;
-    float *products, *squares;
-    std::int32_t* list;  // [n], read and written
+    const float* vectors;       // [kRows, dim]
+    float *products, *squares;  // [kRows, n], [n]
+    std::int32_t* list;         // [n], read and written
     std::byte* exchange;
   };
   static constexpr int kThreads = 64;
@@ -44,7 +45,7 @@ struct KeysBody {
   template <class Context>
   static TERSEKV_HD void run(const Context& context, const Args& args) {
     const BlockTeam<Context> team(context, args.exchange);
-    team.dot(args.head, args.vector, args.n, args.products);
+    team.template dot<kRows>(args.head, args.vectors, args.n, args.products, kRows, args.n);
     team.for_each_square(args.head, args.first, args.count,
                          [&](Index slot, float square) { args.squares[slot] += square; });
     team.for_each_vector(
@@ -69,11 +70,15 @@ TEST_CASE("team: products with keys, their squares to the bit, and entries read 
         return to_float(
             keys[static_cast<std::size_t>((slot / kPage * dim + j) * kPage + slot % kPage)]);
       };
-      const Index chosen = random.integer(0, n - 1), first = n / 3, count = n - first;
-      std::vector<float> vector;
-      for (Index j = 0; j < dim; ++j) vector.push_back(key(chosen, j));
+      const Index first = n / 3, count = n - first;
+      std::vector<Index> chosen;
+      std::vector<float> vectors;
+      for (Index r = 0; r < kRows; ++r) {
+        chosen.push_back(random.integer(0, n - 1));
+        for (Index j = 0; j < dim; ++j) vectors.push_back(key(chosen.back(), j));
+      }
       const Array<Half> there(keys);
-      const Array<float> there_vector(vector), products(n, -1.0f), squares(n, 0.0f);
+      const Array<float> there_vectors(vectors), products(kRows * n, -1.0f), squares(n, 0.0f);
       const Array<std::int32_t> list(n, 3);
       const Array<std::byte> exchange(DeviceScratch::kMostTeamBlocks *
                                       DeviceScratch::kExchangeBytes);
@@ -82,24 +87,32 @@ TEST_CASE("team: products with keys, their squares to the bit, and entries read 
                                 n,
                                 first,
                                 count,
-                                there_vector.data(),
+                                there_vectors.data(),
                                 products.data(),
                                 squares.data(),
                                 list.data(),
                                 exchange.data()});
       const auto got = products.host(), squared = squares.host();
       for (Index i = 0; i < n; ++i) {
-        double product = 0, square = 0;
+        double square = 0;
         for (Index j = 0; j < dim; ++j) {
-          product += static_cast<double>(key(i, j)) * static_cast<double>(key(chosen, j));
           square += static_cast<double>(key(i, j)) * static_cast<double>(key(i, j));
         }
-        const auto at = static_cast<std::size_t>(i);
+        const float squared_here = squared[static_cast<std::size_t>(i)];
         CAPTURE(i);
-        CHECK(std::abs(static_cast<double>(got[at]) - product) <= 1e-5 * square + 1e-5);
-        CHECK(std::abs(static_cast<double>(squared[at]) - (i < first ? 0 : square)) <=
+        CHECK(std::abs(static_cast<double>(squared_here) - (i < first ? 0 : square)) <=
               1e-5 * square);
-        if (i == chosen && i >= first) CHECK(squared[at] == got[at]);
+        for (Index r = 0; r < kRows; ++r) {
+          const Index other = chosen[static_cast<std::size_t>(r)];
+          const float product_here = got[static_cast<std::size_t>(r * n + i)];
+          double product = 0;
+          for (Index j = 0; j < dim; ++j) {
+            product += static_cast<double>(key(i, j)) * static_cast<double>(key(other, j));
+          }
+          CAPTURE(r);
+          CHECK(std::abs(static_cast<double>(product_here) - product) <= 1e-5 * square + 1e-5);
+          if (i == other && i >= first) CHECK(squared_here == product_here);
+        }
       }
       for (const std::int32_t x : list.host()) CHECK(x == 8);
     }

@@ -241,20 +241,24 @@ TEST_CASE("dot gives the same bits on any number of lanes") {
     for (Index i = 0; i < n; ++i) {
       bare.push(random.normals(12).data(), random.normals(12).data());
     }
-    const std::vector<float> vector = random.normals(12);
-    std::vector<float> want(64);
-    SerialTeam().dot(bare.head(), vector.data(), n, want.data());
-    for (Index i = 0; i < n; ++i) {
-      double product = 0;
-      for (Index j = 0; j < 12; ++j) {
-        product += static_cast<double>(vector[static_cast<std::size_t>(j)]) * bare.head().key(i, j);
+    constexpr int rows = 3, stride = 64;
+    const std::vector<float> vectors = random.normals(rows * 12);
+    std::vector<float> want(rows * stride);
+    SerialTeam().dot<rows>(bare.head(), vectors.data(), n, want.data(), rows, stride);
+    for (Index r = 0; r < rows; ++r) {
+      for (Index i = 0; i < n; ++i) {
+        double product = 0;
+        for (Index j = 0; j < 12; ++j) {
+          product += static_cast<double>(vectors[static_cast<std::size_t>(r * 12 + j)]) *
+                     bare.head().key(i, j);
+        }
+        CHECK(std::abs(want[static_cast<std::size_t>(r * stride + i)] - product) < 1e-5);
       }
-      CHECK(std::abs(want[static_cast<std::size_t>(i)] - product) < 1e-5);
     }
     for (Index lanes = 1; lanes <= 4; ++lanes) {
-      std::vector<float> got(64);
+      std::vector<float> got(rows * stride);
       ThreadTeam::run(lanes, [&](ThreadTeam& team, Index) {
-        team.dot(bare.head(), vector.data(), n, got.data());
+        team.dot<rows>(bare.head(), vectors.data(), n, got.data(), rows, stride);
       });
       CHECK(got == want);
     }

@@ -149,12 +149,14 @@ class ThreadTeam {
     for_each(head.head_dim(), [&](Index j) { head.set_value(slot, j, f(j)); });
   }
 
-  template <class Head>
-  void dot(const Head& head, const float* vector, Index n, float* out) const {
+  template <int MostRows = 1, class Head>
+  void dot(const Head& head, const float* vectors, Index n, float* out, Index rows = 1,
+           Index stride = 0) const {
     wait();
     const Index page = head.page_size();
     for (Index first = lane_ * page; first < n; first += lanes() * page) {
-      tersekv::key_products(head, first, std::min(first + page, n), vector, 1.0f, out);
+      tersekv::key_products<MostRows>(head, first, std::min(first + page, n), vectors, 1.0f, out,
+                                      rows, stride);
     }
     wait();
   }

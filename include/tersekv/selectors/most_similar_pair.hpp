@@ -23,7 +23,9 @@ concept MergesPairs = requires(const Merger& merger, Team& team, const Head& hea
 /// position, then the lower later one.
 ///
 /// The merger says how a pair is merged and keeps the keys' norms, as ZipMerge does (MergerBase).
-/// A step costs a few passes over the keys, O(n head_dim); a prompt a pass for each of its tokens.
+/// A step costs little more than a pass over the keys, O(n head_dim), as the entry that it merges
+/// into is compared with the others next time; a prompt a pass for each token that leaves, and one
+/// for three of its tokens.
 struct MostSimilarPair : SelectorBase {
   static constexpr bool needs_budget = true;
   Protection protection = {};
@@ -48,17 +50,10 @@ struct MostSimilarPair : SelectorBase {
         head, merger.norms(merger_column), column,
         protection.unprotected(head, protection.recent_of(head.budget()))};
     std::int32_t* list = head.scratch().slots;
-    const Index fresh = team.collect(
-        head, head.length(), [&](auto i) { return detail::both(near.eligible(i), near.is_new(i)); },
-        list);
-    for (Index a = 0; a < fresh; ++a) near.introduce(team, list[a], list + fresh);
-    while (head.length() > head.budget()) {
-      const Index one = near.closest(team);
-      if (near.is_stale(one)) {
-        near.search(team, one);
-        continue;
-      }
-      const Index other = near.neighbour(one);
+    Index fresh = near.collect_new(team, list);
+    for (;;) {
+      near.introduce(team, list, fresh);
+      const Index one = near.find_closest(team, list), other = near.neighbour(one);
       const bool older = head.position(one) < head.position(other);
       const Index victim = older ? one : other, target = older ? other : one;
       const Index last = head.length() - 1;
@@ -66,7 +61,9 @@ struct MostSimilarPair : SelectorBase {
       near.forget(team, victim, target, last);
       team.once([&] { list[0] = static_cast<std::int32_t>(victim); });
       remove_entries(team, head, list, 1);
-      near.introduce(team, target == last ? victim : target, list);
+      if (head.length() <= head.budget()) return;  // the merged entry is new until the next time
+      team.once([&] { list[0] = static_cast<std::int32_t>(target == last ? victim : target); });
+      fresh = 1;
     }
   }
 };

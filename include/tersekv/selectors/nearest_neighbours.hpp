@@ -6,12 +6,15 @@
 
 namespace tersekv::detail {
 
-/// For every unprotected entry, the unprotected entry with the most similar key, kept up to date in
-/// two columns of the statistics: the similarity, and the neighbour's slot + 1.
+/// For every unprotected entry, the most similar of the unprotected entries there were when it
+/// looked, kept up to date in two columns of the statistics: the similarity, and the neighbour's
+/// slot + 1. Of two entries whoever looked later has looked at the other, so the highest similarity
+/// of all is the closest pair's, and none need hear of those that come later.
 ///
-/// A new entry, or one whose key a merge has changed, costs one pass over the keys, which also
-/// offers it to all others. An entry whose neighbour is gone keeps the old similarity as an upper
-/// bound and looks again only if that bound is the highest of all.
+/// An entry is *new* until it has looked, which may wait until somebody asks for the closest pair;
+/// so is one whose key a merge has changed. An entry whose neighbour is gone is *stale*: it keeps
+/// the old similarity as an upper bound and looks again only if that bound is the highest of all.
+/// Several look in one pass over the keys.
 template <class Head>
 struct NearestNeighbours {
   const Head& head;
@@ -19,55 +22,47 @@ struct NearestNeighbours {
   Index column;
   Unprotected<Head> eligible;
 
-  template <class Slot>
-  TERSEKV_HD bool is_new(Slot i) const {
-    return link(i) == kNew;
-  }
   TERSEKV_HD bool is_stale(Index i) const { return link(i) == kStale; }
   TERSEKV_HD Index neighbour(Index i) const { return link(i) - 1; }
 
-  /// Finds the nearest neighbour of `slot` and offers `slot` to all others. `ties`: room for n.
+  /// The unprotected entries that are new, ascending, into `slots` (room for n); how many.
   template <class Team>
-  TERSEKV_HD void introduce(Team& team, Index slot, std::int32_t* ties) const {
-    const float* near = norms.similarities(team, head, slot);
-    const auto offered = [&](auto i) {
-      return both(both(Index{i} != slot, eligible(i)), !is_new(i));
+  TERSEKV_HD Index collect_new(Team& team, std::int32_t* slots) const {
+    const auto wanted = [&](auto i) {
+      return both(eligible(i), head.int_stat(column + 1, i) == kNew);
     };
-    // Ties are few, and apart, so that the loop over all has no branch.
-    const auto& asked = asking_for<Team>(head, links());
-    const Index equals = team.collect(
-        asked, head.length(), [&](auto i) { return both(offered(i), near[i] == similarity(i)); },
-        ties);
-    team.for_each(equals, [&](Index a) {
-      const Index i = ties[a];
-      if (!is_stale(i) && head.position(slot) < head.position(neighbour(i))) link(i) = name(slot);
-    });
-    team.for_each_entry(asked, head.length(), [&](auto i) {
-      const bool nearer = both(offered(i), near[i] > similarity(i));
-      link(i) = nearer ? name(slot) : link(i);
-      similarity(i) = choose(nearer, near[i], similarity(i));
-    });
-    link_nearest(team, slot, near);
+    return team.collect(asking_for<Team>(head, links()), head.length(), OfVectors{wanted}, slots);
   }
-  /// Looks for the nearest neighbour of `slot` again.
+  /// The new entries `slots[0, count)`, a list with room for n, look. Where the last pass over the
+  /// keys has room for one more, the stale entry that is bounded highest looks again, as that is
+  /// likely to be asked for.
   template <class Team>
-  TERSEKV_HD void search(Team& team, Index slot) const {
-    link_nearest(team, slot, norms.similarities(team, head, slot));
+  TERSEKV_HD void introduce(Team& team, std::int32_t* slots, Index count) const {
+    for (Index done = 0; done < count; done += Scratch::kRows) {
+      Index rows = count - done;
+      if (rows < Scratch::kRows) {
+        const Index top = closest(team);
+        if (top >= 0 && is_stale(top)) {
+          team.once([&] { slots[count] = static_cast<std::int32_t>(top); });
+          ++rows;
+        }
+      }
+      look_up(team, slots + done, rows < Scratch::kRows ? rows : Scratch::kRows);
+    }
   }
-  /// An entry of the closest pair, or a stale one that might be; ties: the pair with the lower
-  /// older position, then the lower later one.
+  /// An entry of the closest pair, after all stale ones that might be closer have looked again;
+  /// ties: the pair with the lower older position, then the lower later one. None is new. `slots`:
+  /// room for one.
   template <class Team>
-  TERSEKV_HD Index closest(Team& team) const {
-    return team.argmax(
-        asking_for<Team>(head, links()), head.length(), [&](auto i) { return eligible(i); },
-        [&](auto i) { return similarity(i); },
-        [&](Index i) -> Index {
-          if (is_stale(i)) return -1;  // must be looked at before a tie is decided
-          const Index a = head.position(i), b = head.position(neighbour(i));
-          return a < b ? a << 32 | b : b << 32 | a;
-        });
+  TERSEKV_HD Index find_closest(Team& team, std::int32_t* slots) const {
+    for (;;) {
+      const Index one = closest(team);
+      if (!is_stale(one)) return one;
+      team.once([&] { slots[0] = static_cast<std::int32_t>(one); });
+      look_up(team, slots, 1);
+    }
   }
-  /// `victim` leaves, `target` changes, the entry in slot `last` moves to the victim's.
+  /// `victim` leaves, `target` is new, the entry in slot `last` moves to the victim's.
   template <class Team>
   TERSEKV_HD void forget(Team& team, Index victim, Index target, Index last) const {
     const std::int32_t gone = name(victim), changed = name(target), moved = name(last);
@@ -77,10 +72,11 @@ struct NearestNeighbours {
       const bool stale = (now == gone) | (now == changed);
       link(i) = stale ? kStale : then;
     });
+    team.once([&] { link(target) = kNew; });
   }
 
  private:
-  static constexpr std::int32_t kNew = 0;     // never introduced: the column's initial value
+  static constexpr std::int32_t kNew = 0;     // the column's initial value
   static constexpr std::int32_t kStale = -1;  // the neighbour is gone; similarity: an upper bound
 
   TERSEKV_HD Columns links() const {
@@ -97,16 +93,37 @@ struct NearestNeighbours {
     return head.int_stat(column + 1, i);
   }
 
+  /// Whether entries are unprotected and not new.
+  template <class Slot>
+  TERSEKV_HD auto is_known(Slot i) const {
+    return both(eligible(i), head.int_stat(column + 1, i) != kNew);
+  }
+  /// Of the known entries the one with the highest similarity, or bound, or -1. Of equal ones a
+  /// stale one: it must be looked at before a tie is decided.
   template <class Team>
-  TERSEKV_HD void link_nearest(Team& team, Index slot, const float* near) const {
-    const Index best = team.argmax(
-        asking_for<Team>(head, {.positions = true}), head.length(),
-        [&](auto i) { return both(Index{i} != slot, eligible(i)); },
-        [&](Index i) { return near[i]; });
-    team.once([&] {
-      similarity(slot) = best < 0 ? -2.0f : near[best];
-      link(slot) = best < 0 ? kStale : name(best);
-    });
+  TERSEKV_HD Index closest(Team& team) const {
+    return team.argmin(asking_for<Team>(head, links()), head.length(),
+                       OfVectors{[&](auto i) { return is_known(i); }},
+                       OfVectors{[&](auto i) { return -head.stat(column, i); }},
+                       [&](Index i) -> Index {
+                         if (neighbour(i) < 0) return -1;  // stale
+                         const Index a = head.position(i), b = head.position(neighbour(i));
+                         return a < b ? a << 32 | b : b << 32 | a;
+                       });
+  }
+  /// The entries `slots[0, rows)`, new or stale, look for their neighbours.
+  template <class Team>
+  TERSEKV_HD void look_up(Team& team, const std::int32_t* slots, Index rows) const {
+    const Index stride = (head.length() + head.page_size() - 1) & -head.page_size();
+    const float* products = norms.products(team, head, slots, rows, stride);
+    for (Index r = 0; r < rows; ++r, products += stride) {
+      const Index slot = slots[r];
+      const Index best = norms.most_similar(team, head, slot, products, OfVectors{eligible});
+      team.once([&] {
+        similarity(slot) = best < 0 ? -2.0f : norms.of_pair(head, slot, best, products[best]);
+        link(slot) = best < 0 ? kStale : name(best);
+      });
+    }
   }
 };
 

@@ -157,7 +157,7 @@ class BasicWorkspace {
     if (at_work_) Runtime::synchronize_device();  // in what may be freed
     const Index rows = needs.heads * needs.rows * needs.group;
     grow(floats_, needs.heads * needs.entries);
-    grow(vectors_, needs.heads * needs.head_dim);
+    grow(vectors_, needs.heads * Scratch::kRows * needs.head_dim);
     grow(slots_, needs.heads * Scratch::kSlotLists * needs.entries);
     grow(attention_, needs.observed ? needs.heads * needs.entries : 0);
     grow(logits_, needs.logit_rows * needs.group * needs.entries);
@@ -222,6 +222,7 @@ class BasicWorkspace {
     s.lse = lse_.data();
     s.exchange = exchange_.data();
     s.head_dim = head_dim;
+    s.vector_room = Scratch::kRows * head_dim;
     s.group = group;
     s.rows = rows;
     return s;

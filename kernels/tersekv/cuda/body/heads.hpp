@@ -109,20 +109,20 @@ struct DeviceHeads {
 struct DeviceScratch {
   Index stride = 0;
   float* floats = nullptr;        ///< [heads, stride]
-  float* vectors = nullptr;       ///< [heads, head_dim]
+  float* vectors = nullptr;       ///< [heads, vector_room], Scratch::kRows * head_dim
   std::int32_t* slots = nullptr;  ///< [heads, Scratch::kSlotLists * stride]
   float* attention = nullptr;     ///< [heads, stride]
   float* logits = nullptr;        ///< [heads, rows, group, stride]
   float* queries = nullptr;       ///< [heads, rows, group, head_dim], of observed rows
   float* lse = nullptr;           ///< [heads, rows, group]
   std::byte* exchange = nullptr;  ///< [heads, kMostTeamBlocks, kExchangeBytes]
-  Index head_dim = 0, group = 0, rows = 0;
+  Index head_dim = 0, vector_room = 0, group = 0, rows = 0;
 
   static constexpr int kMostTeamBlocks = 8;
   static constexpr int kExchangeBytes = 64;
 
   TERSEKV_HD Scratch of(Index head) const {
-    return {floats + head * stride, vectors + head * head_dim,
+    return {floats + head * stride, vectors + head * vector_room,
             slots + head * Scratch::kSlotLists * stride};
   }
   TERSEKV_HD float* attention_of(Index head) const { return attention + head * stride; }

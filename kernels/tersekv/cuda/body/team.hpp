@@ -225,28 +225,32 @@ class BlockTeam {
 
   /// Two entries a lane, which lie side by side: a page holds whole pairs, so there is something
   /// behind an odd last one.
-  template <class Head>
-  TERSEKV_HD void dot(const Head& head, const float* vector, Index n, float* out) const {
+  template <int MostRows = 1, class Head>
+  TERSEKV_HD void dot(const Head& head, const float* vectors, Index n, float* out, Index rows = 1,
+                      Index stride = 0) const {
     using Key = typename Head::Key;
     const Index page = head.page_size(), dim = head.head_dim();
     for_each((n + 1) / 2, [&](Index pair) {
       const Index slot = 2 * pair;
       const auto* key = head.key_page(head.page_index(slot)) + head.in_page(slot);
-      float total[2] = {}, part[2] = {};
-      for (Index start = 0; start < dim; start += kRun) {
-        const Index end = start + kRun < dim ? start + kRun : dim;
-        part[0] = part[1] = 0;
-        TERSEKV_UNROLL_BY(16)
-        for (Index j = start; j < end; ++j) {
-          const auto two = *reinterpret_cast<const KeyPair<Key>*>(key + j * page);
-          part[0] += to_float(two.first) * vector[j];
-          part[1] += to_float(two.second) * vector[j];
+      for (Index r = 0; r < (MostRows == 1 ? 1 : rows); ++r) {  // the first brings the keys near
+        const float* vector = vectors + r * dim;
+        float total[2] = {}, part[2] = {};
+        for (Index start = 0; start < dim; start += kRun) {
+          const Index end = start + kRun < dim ? start + kRun : dim;
+          part[0] = part[1] = 0;
+          TERSEKV_UNROLL_BY(16)
+          for (Index j = start; j < end; ++j) {
+            const auto two = *reinterpret_cast<const KeyPair<Key>*>(key + j * page);
+            part[0] += to_float(two.first) * vector[j];
+            part[1] += to_float(two.second) * vector[j];
+          }
+          total[0] += part[0];
+          total[1] += part[1];
         }
-        total[0] += part[0];
-        total[1] += part[1];
+        out[r * stride + slot] = total[0];
+        if (slot + 1 < n) out[r * stride + slot + 1] = total[1];
       }
-      out[slot] = total[0];
-      if (slot + 1 < n) out[slot + 1] = total[1];
     });
   }
   /// A lane for each run of a key, and neighbouring entries side by side: the sums are those of
