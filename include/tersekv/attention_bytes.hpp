@@ -82,7 +82,9 @@ inline void byte_key_block(const Int8* keys, const Ahead<Int8>& ahead, Index pag
       const simd::Floats so_far = add ? simd::load(logits) : simd::Floats{};
       const simd::Floats product = from_digit_sums(sums[r][0][v], sums[r][1][v]);
       const simd::Floats unscaled = simd::keep_order(product * unit);
-      simd::store(logits, so_far + unscaled * simd::load(scales + v * simd::kLanes));
+      // Rounded before it is added: else some blocks fuse the two, and others do not.
+      const simd::Floats part = simd::in_register(unscaled * simd::load(scales + v * simd::kLanes));
+      simd::store(logits, so_far + part);
     }
   }
 }
