@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
-#include <cmath>
 #include <cstddef>
 #include <vector>
 
 #include "bare_head.hpp"
+#include "reference/keepkv.hpp"
 #include "support/random.hpp"
 #include "tersekv/tersekv.hpp"
 #include "threads/thread_team.hpp"
@@ -19,7 +19,7 @@ using support::Random;
 namespace {
 
 constexpr Index kDim = 4;
-using Key = std::vector<float>;
+using Key = reference::Vector;
 
 Key turned(const Key& key) { return {key[1], key[2], key[0], key[3]}; }
 
@@ -56,16 +56,6 @@ struct Token {
   bool operator==(const Token&) const = default;
 };
 
-double cosine(const Key& a, const Key& b) {
-  double product = 0, square_a = 0, square_b = 0;
-  for (std::size_t j = 0; j < a.size(); ++j) {
-    product += static_cast<double>(a[j]) * static_cast<double>(b[j]);
-    square_a += static_cast<double>(a[j]) * static_cast<double>(a[j]);
-    square_b += static_cast<double>(b[j]) * static_cast<double>(b[j]);
-  }
-  return square_a == 0 || square_b == 0 ? 0 : product / std::sqrt(square_a * square_b);
-}
-
 /// What is to be left of tokens in the order of their positions, of which [first, end) may leave.
 void compress(std::vector<Token>& tokens, Index budget, Index first, Index end, int& ties) {
   const auto is_free = [&](const Token& t) { return t.position >= first && t.position < end; };
@@ -75,7 +65,7 @@ void compress(std::vector<Token>& tokens, Index budget, Index first, Index end, 
     for (std::size_t a = 0; a < tokens.size(); ++a) {
       for (std::size_t b = a + 1; b < tokens.size(); ++b) {
         if (!is_free(tokens[a]) || !is_free(tokens[b])) continue;
-        const double here = cosine(tokens[a].key, tokens[b].key);
+        const double here = reference::cosine(tokens[a].key, tokens[b].key);
         ties += here == highest ? 1 : 0;
         if (here <= highest) continue;
         highest = here;
@@ -94,7 +84,7 @@ std::vector<Token> entries_of(BareHead<Pairs>& bare) {
   for (const Index position : bare.positions()) {
     const Index slot = bare.slot_at(position);
     Key key;
-    for (Index j = 0; j < kDim; ++j) key.push_back(head.key(slot, j));
+    for (Index j = 0; j < kDim; ++j) key.push_back(static_cast<double>(head.key(slot, j)));
     entries.push_back({position, key});
   }
   return entries;
@@ -119,11 +109,12 @@ void check_choices(std::uint64_t seed, Index sinks, Index recent, Index chunk, R
     const Index first = bare.head().length();
     const Index count = seen == 0 ? random.integer(1, budget + 60) : random.integer(1, chunk);
     for (Index i = 0; i < count; ++i) {
-      Key key(kDim, 0.0f);  // axes of either sign, lengths 1, 2 and 4, and sometimes none
+      std::vector<float> key(kDim,
+                             0.0f);  // axes of either sign, lengths 1, 2 and 4, and sometimes none
       key[static_cast<std::size_t>(random.integer(0, 2))] =
           random.pick(std::vector<float>{-2, 1, 2, 4, 1, 0});
       bare.push(key.data(), key.data());
-      want.push_back({seen++, key});
+      want.push_back({seen++, Key(key.begin(), key.end())});
     }
     run([&](auto& team) {
       policy.append(team, bare.head(), first, count, nullptr);
