@@ -250,9 +250,12 @@ class HeadView {
   template <int locality>
   void ask_for_first_columns(Index index) const {
     const std::byte* column = columns_[index];
-    for (Index c = has_few_columns() ? layout_->columns() : 2; c > 0; --c) {
-      simd::ask<locality>(column, layout_->column_bytes);
-      column += layout_->column_stride;
+    const Index columns = has_few_columns() ? layout_->columns() : 2;
+    const Index bytes = layout_->column_bytes, stride = layout_->column_stride;
+    if (stride == bytes) {
+      simd::ask<locality>(column, columns * bytes);
+    } else {
+      for (Index c = 0; c < columns; ++c) simd::ask<locality>(column + c * stride, bytes);
     }
   }
   template <class Slot>

@@ -92,7 +92,7 @@ TERSEKV_HD inline float choose(bool first, float a, float b) {
 template <class Floats, class Ints>
 TERSEKV_HD inline Floats choose(Ints first, Floats a,
                                 Floats b) requires(sizeof(Floats) > sizeof(float)) {
-  return bit_copy<Floats>((bit_copy<Ints>(a) & first) | (bit_copy<Ints>(b) & ~first));
+  return bit_copy<Floats>(first ? bit_copy<Ints>(a) : bit_copy<Ints>(b));
 }
 
 }  // namespace tersekv::detail

@@ -30,8 +30,7 @@ struct Unprotected {
   TERSEKV_HD Ints operator()(const SlotVector<whole>& slots) const {
     const Ints position = head.position(slots);
     const Ints between = (position >= first) & (position < end);
-    const Index pinned = head.state().pinned - Index{slots};  // of these; mostly none is
-    return pinned <= 0 ? between : (simd::lane_numbers() >= narrow(pinned)) & between;
+    return between & (simd::lane_numbers() >= narrow(head.state().pinned - Index{slots}));
   }
 
  private:

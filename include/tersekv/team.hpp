@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "tersekv/attention.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/key_products.hpp"
+#include "tersekv/lowest_slot.hpp"
+#include "tersekv/page_loops.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/simd.hpp"
 #include "tersekv/slot_order.hpp"
@@ -68,7 +69,7 @@ class SerialTeam {
   /// f(slot) for the head's slots [0, n), in any order.
   template <class Head, class F>
   TERSEKV_HD void for_each_entry(const Head& head, Index n, F&& f) const {
-    for_each_page(head, n, [&](PageSlot slot, Index count) {
+    detail::for_each_page(head, n, [&](PageSlot slot, Index count) {
       for (Index i = 0; i < count; ++i, ++slot.in_page) f(slot);
     });
   }
@@ -78,8 +79,8 @@ class SerialTeam {
   template <class Head, class F>
   TERSEKV_HD void for_each_vector(const Head& head, Index n, F&& f) const {
     if constexpr (kVectors) {
-      for_each_page(head, n,
-                    [&](PageSlot slot, Index count) { for_each_vector_of(slot, count, f); });
+      detail::for_each_page(
+          head, n, [&](PageSlot slot, Index count) { detail::for_each_vector_of(slot, count, f); });
     } else {
       for_each_entry(head, n, f);
     }
@@ -100,6 +101,18 @@ class SerialTeam {
   }
 
   /// The slot in [0, n) with the lowest `key` among the eligible, or -1 where none is. O(n).
+  template <class Head, class Eligible, class Key>
+  TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
+    if constexpr (kVectors && detail::kOfVectors<std::remove_cvref_t<Eligible>> &&
+                  detail::kOfVectors<std::remove_cvref_t<Key>>) {
+      const Index best = detail::lowest_slot(head, n, eligible, key);
+      return best >= 0 ? best
+                       : eldest(n, eligible, [&](Index slot) { return head.position(slot); });
+    } else {
+      return argmin(head, n, eligible, key, [&](auto slot) { return head.position(slot); });
+    }
+  }
+  /// The same with other positions, for ties, which may be the rule.
   template <class Head, class Eligible, class Key, class Position>
   TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key,
                           Position&& position) const {
@@ -120,10 +133,6 @@ class SerialTeam {
       }
     }
     return best >= 0 ? best : eldest(n, eligible, position);
-  }
-  template <class Head, class Eligible, class Key>
-  TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
-    return argmin(head, n, eligible, key, [&](auto slot) { return head.position(slot); });
   }
 
   /// As argmin, for a key that takes long: asked for only where `least(slot)`, which is no higher,
@@ -194,7 +203,7 @@ class SerialTeam {
   template <class Head, class Wanted>
   TERSEKV_HD Index collect(const Head& head, Index n, Wanted&& wanted, std::int32_t* out) const {
     Index found = 0;
-    for_each_page(head, n, [&](PageSlot slot, Index count) {
+    detail::for_each_page(head, n, [&](PageSlot slot, Index count) {
       if (!any_wanted(slot, count, wanted)) return;  // mostly none is, and that is quickly seen
       for (Index i = 0; i < count; ++i, ++slot.in_page) {
         if (wanted(slot)) out[found++] = static_cast<std::int32_t>(slot);
@@ -256,48 +265,17 @@ class SerialTeam {
 
  private:
   static constexpr Index kBlock = 1024;  // entries whose keys are looked at together
-  static constexpr float kBarred = std::numeric_limits<float>::max();  // key of the ineligible
-
-  /// f(first slot, how many) for the pages that hold slots [0, n).
-  template <class Head, class F>
-  static void for_each_page(const Head& head, Index n, F&& f) {
-    for_each_part(head, 0, n, n, f);
-  }
-  /// f(first slot, how many) for the parts of pages that hold the `size` slots from `first` on, of
-  /// n that will be asked for. Asks ahead for columns.
-  template <class Head, class F>
-  static void for_each_part(const Head& head, Index first, Index size, Index n, F&& f) {
-    const Index page = head.page_size();
-    Index index = head.page_index(first), skip = head.in_page(first);
-    // Columns are short and far apart: where there are many, the processor does not guess them.
-    const Index ahead = n >= detail::kMemoryEntries ? 8 : 4;
-    const Index asked = n >= detail::kFarEntries ? head.page_index(n - 1) - ahead : -1;
-    for (Index left = size; left > 0; ++index, skip = 0) {
-      if (index <= asked) head.ask_for_columns(index + ahead);
-      PageSlot slot = head.page_slot(index);
-      slot.in_page = skip;
-      const Index count = std::min(page - skip, left);
-      f(slot, count);
-      left -= count;
-    }
-  }
-
-  /// f(vector) for the `count` slots from `slot` on, in its page.
-  template <class F>
-  static void for_each_vector_of(PageSlot slot, Index count, F&& f) {
-    Index at = 0;
-    for (; at + simd::kLanes <= count; at += simd::kLanes) f(SlotVector<true>{slot.plus(at)});
-    if (at < count) f(SlotVector<false>{slot.plus(at), count - at});
-  }
+  static constexpr float kBarred = detail::kBarred;
 
   /// Whether any of the `count` slots from `slot` on, in its page, is wanted.
   template <class Wanted>
   static bool any_wanted(PageSlot slot, Index count, Wanted& wanted) {
     if constexpr (kVectors && detail::kOfVectors<std::remove_cvref_t<Wanted>>) {
       simd::Ints any = {};
-      for_each_vector_of(slot, count, [&](auto slots) {
+      const auto add = [&](auto slots) {
         any |= wanted(slots) & (simd::lane_numbers() < static_cast<std::int32_t>(slots.live));
-      });
+      };
+      detail::for_each_few_of(slot, count, [&](auto... slots) { (add(slots), ...); });
       return simd::any(any);
     } else {
       int any = 0;
@@ -329,12 +307,12 @@ class SerialTeam {
         low = simd::min(low, key_of);
         simd::store(keys + (slots - first), key_of);
       };
-      for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {  //
-        for_each_vector_of(slot, count, add);
+      detail::for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {  //
+        detail::for_each_vector_of(slot, count, add);
       });
       return simd::min(low);
     } else {
-      for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {
+      detail::for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {
         float* run = keys + (slot - first);
         for (Index i = 0; i < count; ++i, ++slot.in_page) {
           run[i] = detail::choose(eligible(slot), key(slot), kBarred);
@@ -366,7 +344,7 @@ class SerialTeam {
   static void raise(const Head& head, Index first, Index live, Least& least, float* bounds) {
     PageSlot slot = head.page_slot(head.page_index(first));
     slot.in_page = head.in_page(first);
-    for_each_vector_of(slot, live, [&](auto slots) {
+    detail::for_each_vector_of(slot, live, [&](auto slots) {
       simd::store(bounds, detail::higher(simd::load(bounds), least(slots)));
     });
   }

@@ -44,7 +44,7 @@ std::vector<Slots> lists_on_every_team(const Slots& before, Body body) {
   return results;
 }
 
-const std::vector<Index> kSizes{0, 1, 2, 3, 7, 16, 33, 700, 2500};  // more than a block
+const std::vector<Index> kSizes{0, 1, 2, 3, 7, 16, 33, 700, 2500};  // the last asks for columns ahead
 
 }  // namespace
 
@@ -68,6 +68,32 @@ TEST_CASE("argmin and argmax name the lowest position among equals, or -1") {
       for (Index got :
            on_every_lane([&](auto& team) { return team.argmax(c, n, c.is_eligible(), c.key()); })) {
         CHECK(got == (down.empty() ? -1 : down.front()));
+      }
+    }
+  }
+}
+
+TEST_CASE("argmin sees a second entry with the lowest key, in the same lane and in others") {
+  Random random(7);
+  INFO(random);
+  for (Index n : {40, 100, 700}) {
+    Candidates c = random_candidates(random, n, 0.9);
+    std::iota(c.keys.begin(), c.keys.end(), 1.0f);
+    for (Index apart : {0, 1, 3, 4, 8, 15, 16, 32, 64, 512}) {
+      for (Index first = 0; first + apart < n; first += 7) {
+        INFO("n " << n << ", slots " << first << " and " << first + apart);
+        const auto a = static_cast<std::size_t>(first), b = a + static_cast<std::size_t>(apart);
+        Candidates tied = c;
+        tied.keys[a] = tied.keys[b] = 0;
+        tied.eligible[a] = tied.eligible[b] = true;
+        const Index want = static_cast<Index>(c.positions[a] < c.positions[b] ? a : b);
+        Index vectors = 0, asked = 0;
+        SerialTeam().for_each_vector(tied, n, [&](auto) { ++vectors; });
+        const auto key = tersekv::detail::OfVectors{
+            [&](auto slots) { return ++asked, tied.vector_key()(slots); }};
+        CHECK(want == SerialTeam().argmin(tied, n, tied.vector_eligible(), key));
+        CHECK(asked == (apart == 0 ? vectors : 2 * vectors));
+        CHECK(want == SerialTeam().argmin(tied, n, tied.is_eligible(), tied.key()));
       }
     }
   }
