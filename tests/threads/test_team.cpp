@@ -44,7 +44,7 @@ std::vector<Slots> lists_on_every_team(const Slots& before, Body body) {
   return results;
 }
 
-const std::vector<Index> kSizes{0, 1, 2, 3, 7, 16, 33, 700, 2500};  // the last asks for columns ahead
+const std::vector<Index> kSizes{0, 1, 2, 3, 7, 16, 33, 700, 2500};  // the last is a long head
 
 }  // namespace
 
