@@ -17,7 +17,8 @@ namespace tersekv::detail {
 
 inline constexpr float kBarred = std::numeric_limits<float>::max();  // key of the ineligible
 
-/// Of `best` and the slots whose `keys` are at most `most` that with the lowest position.
+/// Of `best` and the slots whose `keys` are at most `most` that with the lowest position. `best` is
+/// one of the lowest, lest a compiler round keys otherwise here than where they were found lowest.
 template <class Head, class Keys>
 [[gnu::noinline]] Index eldest_at_most(const Head& head, Index n, Keys& keys, float most,
                                        Index best) {
