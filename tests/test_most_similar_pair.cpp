@@ -109,8 +109,8 @@ void check_choices(std::uint64_t seed, Index sinks, Index recent, Index chunk, R
     const Index first = bare.head().length();
     const Index count = seen == 0 ? random.integer(1, budget + 60) : random.integer(1, chunk);
     for (Index i = 0; i < count; ++i) {
-      std::vector<float> key(kDim,
-                             0.0f);  // axes of either sign, lengths 1, 2 and 4, and sometimes none
+      // Axes of either sign, lengths 1, 2 and 4, and sometimes none.
+      std::vector<float> key(kDim, 0.0f);
       key[static_cast<std::size_t>(random.integer(0, 2))] =
           random.pick(std::vector<float>{-2, 1, 2, 4, 1, 0});
       bare.push(key.data(), key.data());

@@ -17,6 +17,14 @@ namespace tersekv::detail {
 
 inline constexpr float kBarred = std::numeric_limits<float>::max();  // key of the ineligible
 
+/// The keys of the eligible among `slots`, and kBarred in place of all others.
+template <bool whole, class Eligible, class Key>
+inline simd::Floats keys_of(const SlotVector<whole>& slots, Eligible& eligible, Key& key) {
+  const simd::Floats barred = simd::broadcast(kBarred);
+  const simd::Floats keys = choose(eligible(slots), key(slots), barred);
+  return slots.live < simd::kLanes ? simd::first_lanes(keys, slots.live, barred) : keys;
+}
+
 /// Of `best` and the slots whose `keys` are at most `most` that with the lowest position. `best` is
 /// one of the lowest, lest a compiler round keys otherwise here than where they were found lowest.
 template <class Head, class Keys>
@@ -41,15 +49,11 @@ template <class Head, class Keys>
 /// lowest but one.
 template <class Head, class Eligible, class Key>
 Index lowest_slot(const Head& head, Index n, Eligible& eligible, Key& key) {
-  const simd::Floats barred = simd::broadcast(kBarred);
-  const auto keys_of = [&](auto slots) {
-    const simd::Floats keys = choose(eligible(slots), key(slots), barred);
-    return slots.live < simd::kLanes ? simd::first_lanes(keys, slots.live, barred) : keys;
-  };
-  simd::Floats low = barred, next = barred;
+  const auto keys_at = [&](auto slots) { return keys_of(slots, eligible, key); };
+  simd::Floats low = simd::broadcast(kBarred), next = low;
   simd::Ints slots_of_low = {};
   const auto add = [&](auto slots) __attribute__((always_inline)) {
-    const simd::Floats keys = keys_of(slots);
+    const simd::Floats keys = keys_at(slots);
     slots_of_low = keys < low ? simd::Ints{} + static_cast<std::int32_t>(slots) : slots_of_low;
     next = simd::min(next, simd::max(keys, low));
     low = simd::min(keys, low);
@@ -63,7 +67,7 @@ Index lowest_slot(const Head& head, Index n, Eligible& eligible, Key& key) {
   const int lane = std::countr_zero(lanes);
   const Index best = slots_of_low[lane] + Index{lane};
   if (std::has_single_bit(lanes) && simd::lanes_at_most(next, lowest) == 0) return best;
-  return eldest_at_most(head, n, keys_of, lowest, best);
+  return eldest_at_most(head, n, keys_at, lowest, best);
 }
 
 }  // namespace tersekv::detail

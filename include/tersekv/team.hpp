@@ -103,8 +103,7 @@ class SerialTeam {
   /// The slot in [0, n) with the lowest `key` among the eligible, or -1 where none is. O(n).
   template <class Head, class Eligible, class Key>
   TERSEKV_HD Index argmin(const Head& head, Index n, Eligible&& eligible, Key&& key) const {
-    if constexpr (kVectors && detail::kOfVectors<std::remove_cvref_t<Eligible>> &&
-                  detail::kOfVectors<std::remove_cvref_t<Key>>) {
+    if constexpr (kInVectors<Eligible, Key>) {
       const Index best = detail::lowest_slot(head, n, eligible, key);
       return best >= 0 ? best
                        : eldest(n, eligible, [&](Index slot) { return head.position(slot); });
@@ -266,11 +265,15 @@ class SerialTeam {
  private:
   static constexpr Index kBlock = 1024;  // entries whose keys are looked at together
   static constexpr float kBarred = detail::kBarred;
+  /// Whether all of these bodies take vectors, and there are some.
+  template <class... Bodies>
+  static constexpr bool kInVectors = kVectors &&
+                                     (detail::kOfVectors<std::remove_cvref_t<Bodies>> && ...);
 
   /// Whether any of the `count` slots from `slot` on, in its page, is wanted.
   template <class Wanted>
   static bool any_wanted(PageSlot slot, Index count, Wanted& wanted) {
-    if constexpr (kVectors && detail::kOfVectors<std::remove_cvref_t<Wanted>>) {
+    if constexpr (kInVectors<Wanted>) {
       simd::Ints any = {};
       const auto add = [&](auto slots) {
         any |= wanted(slots) & (simd::lane_numbers() < static_cast<std::int32_t>(slots.live));
@@ -297,15 +300,12 @@ class SerialTeam {
   template <class Head, class Eligible, class Key>
   static float keys_of_block(const Head& head, Index first, Index size, Index n, Eligible& eligible,
                              Key& key, float* keys) {
-    if constexpr (kVectors && detail::kOfVectors<std::remove_cvref_t<Eligible>> &&
-                  detail::kOfVectors<std::remove_cvref_t<Key>>) {
-      const simd::Floats barred = simd::broadcast(kBarred);
-      simd::Floats low = barred;
+    if constexpr (kInVectors<Eligible, Key>) {
+      simd::Floats low = simd::broadcast(kBarred);
       const auto add = [&](auto slots) {
-        simd::Floats key_of = detail::choose(eligible(slots), key(slots), barred);
-        if (slots.live < simd::kLanes) key_of = simd::first_lanes(key_of, slots.live, barred);
-        low = simd::min(low, key_of);
-        simd::store(keys + (slots - first), key_of);
+        const simd::Floats here = detail::keys_of(slots, eligible, key);
+        low = simd::min(low, here);
+        simd::store(keys + (slots - first), here);
       };
       detail::for_each_part(head, first, size, n, [&](PageSlot slot, Index count) {  //
         detail::for_each_vector_of(slot, count, add);
