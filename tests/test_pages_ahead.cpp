@@ -125,12 +125,17 @@ TEST_CASE("heads are far from so many entries on, or bytes where that was timed"
   CHECK(!detail::is_far<Half, Half>(2047, 32, 64, 4));
   constexpr bool zen4 = simd::kZen == 4 && simd::kLanes == 16;
   for (const Index rows : {1, 2, 4}) {
-    const bool by_bytes = simd::kAsksApart || (zen4 && rows == 1);
+    const bool apart = simd::kAsksApart && rows > 1, by_bytes = apart || (zen4 && rows == 1);
     CHECK(detail::is_far<Half, Half>(2047, 33, 64, rows) == by_bytes);
     CHECK(detail::is_far<Half, Half>(512, 128, 256, rows) == by_bytes);
     CHECK(detail::is_far<Half, Int8>(2047, 43, 64, rows) == by_bytes);
     CHECK(detail::is_far<Int8, Half>(2047, 43, 64, rows) == by_bytes);
-    CHECK(detail::is_far<Int8, Int8>(2047, 65, 64, rows) == (simd::kAsksApart || zen4));
+    CHECK(detail::is_far<Int8, Int8>(2047, 65, 64, rows) == (apart || zen4));
+    const bool floats = simd::kAsksApart || (zen4 && rows == 1);
+    CHECK(detail::is_far<float, float>(2047, 17, 64, rows) == floats);
+    CHECK(detail::is_far<float, Half>(2047, 22, 64, rows) == floats);
+    CHECK(detail::is_far<Half, float>(2047, 22, 64, rows) == floats);
+    CHECK(!detail::is_far<float, float>(2047, 16, 64, rows));
     CHECK(!detail::is_far<Int8, Int8>(2047, 64, 64, rows));
     CHECK(!detail::is_far<Half, Half>(512, 128, 32, rows));
   }

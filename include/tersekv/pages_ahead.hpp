@@ -14,14 +14,18 @@ namespace tersekv::detail {
 
 /// Whether a head of so many entries, read by `rows` query rows, is taken to come from beyond the
 /// second-level cache: engines go through other layers before they come back to one. By bytes only
-/// where that was timed, for as many entries as lie together there: on Intel's processors, and on a
-/// Zen 4 for a single row and for bytes, which gain if nothing is asked for, or lines apart.
+/// where that was timed, for as many entries as lie together there: on Intel's processors, but for
+/// a single row of less than floats, which is done with a section's keys so soon that they are best
+/// asked for as from a cache; and on a Zen 4 for a single row and for bytes, which gain if nothing
+/// is asked for, or lines apart.
 template <class Key, class Value>
 bool is_far(Index entries, Index head_dim, Index block, Index rows) {
   constexpr bool bytes = sizeof(Key) == 1 && sizeof(Value) == 1;
   constexpr bool zen4 = simd::kZen == 4 && simd::kLanes == 16;
   const Index held = entries * head_dim * Index{sizeof(Key) + sizeof(Value)};
-  const bool by_bytes = simd::kAsksApart || (zen4 && (rows == 1 || bytes));
+  constexpr bool floats = sizeof(Key) == sizeof(float) || sizeof(Value) == sizeof(float);
+  const bool apart = simd::kAsksApart && (rows > 1 || floats);
+  const bool by_bytes = apart || (zen4 && (rows == 1 || bytes));
   return entries >= kFarEntries || (by_bytes && held >= kFarBytes && block >= kFarBlock);
 }
 
