@@ -43,6 +43,9 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
   TERSEKV_HD HeadState& state() const { return View::mutable_state(); }
   TERSEKV_HD const Scratch& scratch() const { return scratch_; }
   TERSEKV_HD float& reg(Index index) const { return *View::register_at(index); }
+  TERSEKV_HD void set_int_reg(Index index, std::int32_t x) const {
+    std::memcpy(View::register_at(index), &x, sizeof x);
+  }
   template <class Slot>
   TERSEKV_HD float& stat(Index column, Slot slot) const {
     return *reinterpret_cast<float*>(View::statistic_at(column, slot));

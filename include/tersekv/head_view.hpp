@@ -240,6 +240,12 @@ class HeadView {
   }
   /// The policy's own numbers, per head: `Policy::registers(shape)` floats that start at 0.
   TERSEKV_HD float reg(Index index) const { return *register_at(index); }
+  /// The same four bytes as an integer; a register is used as one or the other.
+  TERSEKV_HD std::int32_t int_reg(Index index) const {
+    std::int32_t x;
+    std::memcpy(&x, register_at(index), sizeof x);
+    return x;
+  }
 
  protected:
   static constexpr Index kFewColumnBytes = 2048;  // of a page
