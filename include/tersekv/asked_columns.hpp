@@ -34,6 +34,24 @@ class AskedColumns : public Head {
   Columns columns_;
 };
 
+/// A head whose columns have just been gone through, and so are near: loops ask for none.
+template <class Head>
+class NearColumns : public Head {
+ public:
+  explicit NearColumns(const Head& head) : Head(head) {}
+  void ask_for_columns(Index) const {}
+};
+
+/// `head`, for a loop of `Team` that comes right after another, if `near`.
+template <class Team, bool near = true, class Head>
+TERSEKV_HD decltype(auto) near_if(const Head& head) {
+  if constexpr (HasVectors<Team> && near) {
+    return NearColumns<Head>(head);
+  } else {
+    return (head);
+  }
+}
+
 /// `head`, for a loop of `Team` that goes through `columns` alone. Worth it where there are several
 /// others; a loop that leaves out one or two takes as long.
 template <class Team, class Head>

@@ -26,7 +26,8 @@ struct RightNeighbour : MergerBase {
     if (count == 1) {
       const auto from = static_cast<std::int32_t>(head.position(victims[0]));
       const Index target = team.argmin(
-          head, head.length(), detail::OfVectors{[&](auto i) { return head.position(i) > from; }},
+          detail::near_if<Team>(head), head.length(),
+          detail::OfVectors{[&](auto i) { return head.position(i) > from; }},
           // Far positions may round to the same float; then they are compared as they are.
           detail::OfVectors{[&](auto i) { return detail::as_floats(head.position(i) - from); }});
       team.once([&] { targets[0] = static_cast<std::int32_t>(target); });

@@ -61,7 +61,8 @@ struct LowestScore : SelectorBase {
         }
         team.once([&] { victims[0] = static_cast<std::int32_t>(victim); });
       } else {
-        team.smallest(at_once, head, head.length(), eligible, score, victims);
+        const auto& columns = detail::near_if<Team, Scorer::observes != Observes::nothing>(head);
+        team.smallest(at_once, columns, head.length(), eligible, score, victims);
       }
       const Index leaving =
           merger.retire(team, head, scorer, victims, at_once, eligible, merger_column);
