@@ -166,6 +166,11 @@ class AttentionPass {
   /// read.
   bool asks_far() const { return ask_ == simd::Ask::far && from_memory_; }
   bool asks_apart() const { return ask_ == simd::Ask::apart; }
+  /// From the third level columns come while exponentials are worked out; from memory nothing does.
+  bool asks_for_columns() const {
+    return simd::kAsksApart && kept_ && head_.num_statistics() > 0 &&
+           request_.visible < kMemoryEntries;
+  }
   /// What is asked for along with the keys at `start`, and with the values: as much from `ahead`
   /// on, or lines of pages that come later.
   Ahead<Key> with_keys(Index start, const Key* ahead) const {
@@ -251,7 +256,10 @@ class AttentionPass {
     if (asks_far() && request_.out != nullptr && start + entries < request_.visible) {
       simd::ask<2>(values_at(start + entries), kAskedMeanwhile);
     }
-    if (asks_apart() && head_.in_page(start) == 0) pages_ahead_.ask_for_rest(start);
+    if (asks_apart() && head_.in_page(start) == 0) {
+      pages_ahead_.ask_for_rest(start);
+      if (asks_for_columns()) head_.ask_for_columns_later(head_.page_index(start));
+    }
     if (seen(blind) - start >= entries) {
       softmax_.add(blind, rows_, row_of(blind, start), tile_, entries, entries, weights);
     } else {

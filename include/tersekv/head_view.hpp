@@ -200,6 +200,9 @@ class HeadView {
     const Index at = layout_->key_scales_at;
     simd::ask<3>(pages_[index] + at, layout_->values_at - at);
   }
+  /// Asks for columns of page `index`, the first ones where they are many, into the second-level
+  /// cache: attention, for the policy that comes for them later.
+  void ask_for_columns_later(Index index) const { ask_for_first_columns<2>(index); }
   /// Between the values of page `index` and the keys of the next, for who reads all pages in order.
   /// Where they follow, asks for the page's columns, which a policy comes for later. Else reads
   /// what lies between, if that is little, which keeps the processor's own prefetching going, or
@@ -209,7 +212,7 @@ class HeadView {
     const auto gap = reinterpret_cast<std::intptr_t>(next) - reinterpret_cast<std::intptr_t>(end);
     const Index own = layout_->page_bytes - layout_->columns_at;  // of the gap, if it has its own
     if (gap == 0) {
-      ask_for_first_columns<2>(index);
+      ask_for_columns_later(index);
     } else if (gap < own || gap > own + 256 || 4 * own > layout_->columns_at) {
       simd::ask<2>(next, std::min<Index>(8192, layout_->values_at));
     } else if constexpr (simd::kZen == 5) {  // which asks for pages itself, and need not wait
