@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "tersekv/c_math.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/simd_math.hpp"
 
@@ -40,7 +40,7 @@ class AttentionSums {
   /// ln of the sum of exponentials.
   float lse(Index row) const {
     return static_cast<float>(0.693147180559945309 * static_cast<double>(power(row)) +
-                              std::log(mass(row)));
+                              detail::log(mass(row)));
   }
 
   /// Sums over no entries.

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 
+#include "tersekv/c_math.hpp"
 #include "tersekv/checks.hpp"
 #include "tersekv/chunk.hpp"
 #include "tersekv/chunks_apart.hpp"
@@ -22,8 +22,9 @@ template <class PolicyType>
                                   int workers) {
   check_config(config);
   require(workers >= 1, "executor.workers()", "at least 1", workers);
-  const float scale =
-      config.scale != 0.0f ? config.scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  const float scale = config.scale != 0.0f
+                          ? config.scale
+                          : 1.0f / detail::sqrt(static_cast<float>(config.head_dim));
   const Shape shape{config.num_q_heads / config.num_kv_heads, config.head_dim, config.layer, scale};
   if (PolicyType::needs_budget && config.budget.size() == 0) {
     refuse({"budget"}, {"entries per KV head (kUnlimited to keep all)"}, {"none"});

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <vector>
 
+#include "tersekv/c_math.hpp"
 #include "tersekv/config.hpp"
 #include "tersekv/errors.hpp"
 
@@ -46,7 +46,7 @@ class Surrogate {
       const float* x = hidden + t * row_stride;
       if (is_mlp()) {
         apply(first_, x, inner.data());
-        for (float& y : inner) y = 0.5f * y * (1.0f + std::erf(y * 0.70710678f));
+        for (float& y : inner) y = 0.5f * y * (1.0f + detail::erf(y * 0.70710678f));
         x = inner.data();
       }
       apply(second_, x, scores + t * num_kv_heads());

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
-
+#include "tersekv/c_math.hpp"
 #include "tersekv/log_math.hpp"
 #include "tersekv/portability.hpp"
 #include "tersekv/scorers/predicted_mass.hpp"
@@ -39,9 +38,9 @@ TERSEKV_HD MergedKey merged_key(KeyRule rule, const Head& head, const PredictedM
       l_e += scorer.log_score(head, victim, g) / static_cast<float>(group);
       l_c += scorer.log_score(head, target, g) / static_cast<float>(group);
     }
-    const float tau = log_add(std::log(p_e) + l_e, std::log(p_c) + l_c) - std::log(total);
+    const float tau = log_add(log(p_e) + l_e, log(p_c) + l_c) - log(total);
     const float mean = share_e * l_e + share_c * l_c;
-    if (std::abs(mean) < 1e-6f * (1.0f + std::abs(tau))) return {0.5f, 0.5f};
+    if (magnitude(mean) < 1e-6f * (1.0f + magnitude(tau))) return {0.5f, 0.5f};
     return {share_e * tau / mean, share_c * tau / mean};
   }
   if (rule == KeyRule::along_query) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <type_traits>
 
+#include "tersekv/c_math.hpp"
 #include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
 
@@ -25,7 +25,7 @@ struct MassBounds {
   TERSEKV_HD static void note_query(const Head& head, float log_decay) {
     const Index at = first_register(head);
     head.reg(at) = -log_decay;
-    head.reg(at + 1) = std::log(static_cast<float>(head.shape().group_size));
+    head.reg(at + 1) = log(static_cast<float>(head.shape().group_size));
   }
 
   /// ln decay, once a query was observed; 0 before.

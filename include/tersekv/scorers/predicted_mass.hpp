@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
+#include "tersekv/c_math.hpp"
 #include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
 #include "tersekv/scorers/mass_bounds.hpp"
@@ -45,7 +45,7 @@ struct PredictedMass : ScorerBase {
   template <class Team, class Head>
   TERSEKV_HD void observe(Team& team, const Head& head, const Observation& row) const {
     const Index group = head.shape().group_size, dim = head.head_dim();
-    const float log_decay = std::log(decay), log_gain = std::log1p(-decay);
+    const float log_decay = detail::log(decay), log_gain = detail::log1p(-decay);
     const auto& asked = detail::asking_for<Team>(head, {.last = group + 1});
     team.for_each_vector(asked, row.visible, [&](auto slot) {
       const auto queries = head.int_stat(group, slot);
@@ -106,9 +106,9 @@ struct PredictedMass : ScorerBase {
   /// m. Before the weights change, on one lane.
   template <class Head>
   TERSEKV_HD void merge(const Head& head, Index victim, Index target) const {
-    const float log_victim = std::log(head.weight(victim));
-    const float log_target = std::log(head.weight(target));
-    const float log_total = std::log(head.weight(victim) + head.weight(target));
+    const float log_victim = detail::log(head.weight(victim));
+    const float log_target = detail::log(head.weight(target));
+    const float log_total = detail::log(head.weight(victim) + head.weight(target));
     const float victim_lacks = log_missing(head, victim), target_lacks = log_missing(head, target);
     for (Index g = 0; g < head.shape().group_size; ++g) {
       const float before = head.stat(g, target) - target_lacks;
