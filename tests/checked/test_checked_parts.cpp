@@ -11,7 +11,7 @@ namespace {
 
 using namespace tersekv;
 
-enum class Mistake { none, statistic, integer, reg, slot, element };
+enum class Mistake { none, statistic, integer, reg, int_reg, set_int_reg, slot, element };
 
 struct Careless : ScorerBase {
   Mistake mistake = Mistake::none;
@@ -23,6 +23,8 @@ struct Careless : ScorerBase {
       if (mistake == Mistake::none || mistake == Mistake::statistic) head.stat(0, first + i) = 1;
       if (mistake == Mistake::integer) head.int_stat(0, first + i) = 1;
       if (mistake == Mistake::reg) head.reg(0) = 1;
+      if (mistake == Mistake::int_reg) head.set_position(first, head.int_reg(0));
+      if (mistake == Mistake::set_int_reg) head.set_int_reg(0, 1);
       if (mistake == Mistake::slot) head.set_position(first + count, 1);
       if (mistake == Mistake::element) head.set_key(first + i, head.head_dim(), 1);
     });
@@ -51,6 +53,8 @@ TEST_CASE("a policy part that uses what is not there is told") {
   CHECK(told(Mistake::statistic, "statistics(shape)"));
   CHECK(told(Mistake::integer, "statistics(shape)"));
   CHECK(told(Mistake::reg, "registers(shape)"));
+  CHECK(told(Mistake::int_reg, "registers(shape)"));
+  CHECK(told(Mistake::set_int_reg, "registers(shape)"));
   CHECK(told(Mistake::slot, "a live slot"));
   CHECK(told(Mistake::element, "head_dim"));
 }
