@@ -34,7 +34,8 @@ class AskedColumns : public Head {
   Columns columns_;
 };
 
-/// A head whose columns have just been gone through, and so are near: loops ask for none.
+/// A head whose columns a loop has just gone through, or asked for, so that they are in the nearer
+/// caches: loops ask for none. Of long heads all that is sure is that they were lately.
 template <class Head>
 class NearColumns : public Head {
  public:
@@ -42,7 +43,8 @@ class NearColumns : public Head {
   void ask_for_columns(Index) const {}
 };
 
-/// `head`, for a loop of `Team` that comes right after another, if `near`.
+/// `head`, for a loop of `Team` that comes right after another, if `near`. Less to compile than one
+/// that asks for no columns by a list of them.
 template <class Team, bool near = true, class Head>
 TERSEKV_HD decltype(auto) near_if(const Head& head) {
   if constexpr (HasVectors<Team> && near) {

@@ -166,10 +166,11 @@ class AttentionPass {
   /// read.
   bool asks_far() const { return ask_ == simd::Ask::far && from_memory_; }
   bool asks_apart() const { return ask_ == simd::Ask::apart; }
-  /// From the third level columns come while exponentials are worked out; from memory nothing does.
+  /// From the third level they come while exponentials are worked out; from memory a call gains
+  /// nothing.
   bool asks_for_columns() const {
     return simd::kAsksApart && kept_ && head_.num_statistics() > 0 &&
-           request_.visible < kMemoryEntries;
+           request_.visible >= kFarEntries && request_.visible < kMemoryEntries;
   }
   /// What is asked for along with the keys at `start`, and with the values: as much from `ahead`
   /// on, or lines of pages that come later.

@@ -76,6 +76,12 @@ template <bool whole, class Ints = simd::Ints>
 TERSEKV_HD inline Ints is_not(const SlotVector<whole>& slots, Index other) {
   return simd::lane_numbers() != static_cast<std::int32_t>(other - slots);
 }
+/// 1 for `first` and the slots behind it, else 0.
+TERSEKV_HD inline std::int32_t from_slot(Index slot, Index first) { return slot >= first ? 1 : 0; }
+template <bool whole, class Ints = simd::Ints>
+TERSEKV_HD inline Ints from_slot(const SlotVector<whole>& slots, Index first) {
+  return -(simd::lane_numbers() >= static_cast<std::int32_t>(first - slots));
+}
 
 }  // namespace detail
 
@@ -241,7 +247,7 @@ class HeadView {
   TERSEKV_HD Ints int_stat(Index column, const SlotVector<whole>& slots) const {
     return vector_at<Ints>(statistic_at(column, slots.first));
   }
-  /// The policy's own numbers, per head: `Policy::registers(shape)` floats that start at 0.
+  /// The policy's own numbers, per head: `Policy::registers(shape)` of four bytes that start at 0.
   TERSEKV_HD float reg(Index index) const { return *register_at(index); }
   /// The same four bytes as an integer; a register is used as one or the other.
   TERSEKV_HD std::int32_t int_reg(Index index) const {

@@ -27,7 +27,7 @@ struct PolicyBase {
   void validate(const Shape&, Index /*budget*/) const {}
   /// Four-byte statistics per entry; they start at 0.
   Index statistics(const Shape&) const { return 0; }
-  /// Floats per head; they start at 0.
+  /// Registers of four bytes per head; they start at 0.
   Index registers(const Shape&) const { return 0; }
   /// Exponent of the weights in attention.
   float alpha() const { return 0.0f; }

@@ -29,8 +29,11 @@ struct MeanAttention : ScorerBase {
         head, row.visible,
         [&](auto i) { return head.stat(kSum, i) + element_at(row.attention, i); },
         [&](auto i, auto sum) { head.set_stat(kSum, i, sum); });
-    team.for_each(head.length() - row.visible,
-                  [&](Index i) { ++head.int_stat(kMissed, row.visible + i); });
+    if (row.visible < head.length()) {
+      team.for_each_vector(head, head.length(), [&](auto i) {
+        head.set_stat(kMissed, i, head.int_stat(kMissed, i) + detail::from_slot(i, row.visible));
+      });
+    }
     team.once([&] { head.set_int_reg(0, head.int_reg(0) + 1); });
   }
   template <class Head, class Slot>

@@ -61,8 +61,9 @@ struct LowestScore : SelectorBase {
         }
         team.once([&] { victims[0] = static_cast<std::int32_t>(victim); });
       } else {
-        const auto& columns = detail::near_if<Team, Scorer::observes != Observes::nothing>(head);
-        team.smallest(at_once, columns, head.length(), eligible, score, victims);
+        // Who observes logits asks for columns of its own alone.
+        const auto& near = detail::near_if<Team, Scorer::observes == Observes::attention>(head);
+        team.smallest(at_once, near, head.length(), eligible, score, victims);
       }
       const Index leaving =
           merger.retire(team, head, scorer, victims, at_once, eligible, merger_column);
