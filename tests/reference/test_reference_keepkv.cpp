@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
 
 #include "../support/compare.hpp"
 #include "../support/golden.hpp"
