@@ -101,9 +101,9 @@ class Head : public HeadView<KeyCodec, ValueCodec> {
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 20011, 20013, 20014, 20015
 #endif
-  /// A whole key, f(dim) its elements; f may read the same element of the same key. By one lane:
-  /// parts of policies use a team's `write_key`. Scaled codecs overwrite the scratch's first
-  /// vector.
+  /// A whole key, f(dim) its elements; f may read the same element of the same key, and of the
+  /// scratch's first vector, which scaled codecs overwrite. By one lane: parts of policies use a
+  /// team's `write_key`.
   template <class F>
   TERSEKV_HD void write_key(Index slot, F&& f) const {
     if constexpr (Codec<KeyCodec>::scaled) {

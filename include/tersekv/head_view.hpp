@@ -21,6 +21,7 @@ namespace detail {
 /// Heads of so many entries are no longer in the second-level cache when their turn comes.
 inline constexpr Index kFarEntries = 2048;
 inline constexpr Index kFarBytes = 256 << 10, kFarBlock = 64;  ///< by bytes: see is_far
+inline constexpr Index kFarFloatBytes = 2 << 20;               ///< on a Skylake: see is_far
 /// And those of so many may have left the last level, and take longer.
 inline constexpr Index kMemoryEntries = 16384;
 /// By so many entries columns are asked for before they are read, where that is said by entry.
@@ -180,12 +181,10 @@ class HeadView {
     return reinterpret_cast<const float*>(pages_[index] + layout_->weights_at);
   }
 
-  /// Asks for the weights of page `index`, its positions and its statistics. Where those are many,
-  /// who comes for them wants a few, and asks for those (`ask_for_stat`) but the first.
-  void ask_for_columns(Index index) const {
-    if (layout_->has_weights) simd::ask<3>(weight_page(index), layout_->column_bytes);
-    ask_for_first_columns<3>(index);
-  }
+  /// Asks for the positions of page `index` and its statistics. Where those are many, who comes for
+  /// them wants a few, and asks for those (`ask_for_stat`) but the first. Not for weights: few
+  /// loops read them, and those say so (detail::AskedColumns).
+  void ask_for_columns(Index index) const { ask_for_first_columns<3>(index); }
   /// Where columns are many: asks for statistic `column` of slots that a loop over all comes to
   /// later. Nothing to who has no vectors.
   template <bool whole>

@@ -225,7 +225,8 @@ class SerialTeam {
   }
 
   /// The key, or value, of `slot`: f(dim) its elements. f may read the same element of the same
-  /// entry, and entries that are not written. O(head_dim).
+  /// entry and of `key_of`'s vector, which may be lost then, and entries that are not written.
+  /// O(head_dim).
   template <class Head, class F>
   TERSEKV_HD void write_key(const Head& head, Index slot, F&& f) const {
     head.write_key(slot, f);

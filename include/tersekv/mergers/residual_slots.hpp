@@ -68,7 +68,8 @@ struct ResidualSlots : MergerBase {
   TERSEKV_HD static void fold(Team& team, const Head& head, Index victim) {
     const Index slots = head.state().pinned;
     float* products = head.scratch().floats;
-    team.dot(head, key_of(team, head, victim), slots, products);
+    const float* key = key_of(team, head, victim);
+    team.dot(head, key, slots, products);
     const Index target = team.argmax(
         head, slots, [](Index) { return true; }, [&](Index r) { return products[r]; });
     const float total = head.weight(target) + head.weight(victim);
@@ -77,7 +78,7 @@ struct ResidualSlots : MergerBase {
     const float share = head.weight(victim) / total;
     team.write_key(head, target, [&](Index j) {
       const float k = head.key(target, j);
-      return k + share * (head.key(victim, j) - k);
+      return k + share * (key[j] - k);
     });
     team.write_value(head, target, [&](Index j) {
       const float v = head.value(target, j);
