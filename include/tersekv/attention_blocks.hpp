@@ -81,7 +81,7 @@ inline void with_ask(bool from_memory, F&& f) {
 }
 
 /// What is asked for so many bytes before it is read is still in the first-level cache then.
-inline constexpr Index kAskedBytes = 16384;
+inline constexpr Index kAskedBytes = simd::kSkylake ? 4096 : 16384;
 /// In which order a page's keys or its values are read, `rows` rows of `row_bytes` bytes: all of
 /// `at_once` rows, a whole number of runs, come before others, and are asked for when those are
 /// read that come `lead` rows before them.

@@ -40,11 +40,12 @@ void for_product_runs(const Head& head, Index first, Index last, F&& body) {
 }
 
 /// Calls f.template operator()<ask>() with how the pages of slots up to `last` are asked for: what
-/// attention has just read of a shorter head is in the second-level cache. (Four lanes: see
-/// ask_of.)
+/// attention has just read of a shorter head is in the second-level cache, and a Skylake is better
+/// asked near wherever it is. (Four lanes: see ask_of.)
 template <class F>
 void with_ask_for_keys(Index last, F&& f) {
-  constexpr simd::Ask memory = simd::kAsksFar ? simd::Ask::far : simd::Ask::near;
+  constexpr bool far = simd::kAsksFar && !simd::kSkylake;
+  constexpr simd::Ask memory = far ? simd::Ask::far : simd::Ask::near;
   with_ask<memory, simd::kLanes == 4 ? memory : simd::Ask::near>(last >= kMemoryEntries, f);
 }
 

@@ -17,13 +17,15 @@ namespace tersekv::detail {
 /// where that was timed, for as many entries as lie together there: on Intel's processors, but for
 /// a single row of less than floats, which is done with a section's keys so soon that they are best
 /// asked for as from a cache; and on a Zen 4 for a single row and for bytes, which gain if nothing
-/// is asked for, or lines apart.
+/// is asked for, or lines apart. On a Skylake all but several rows over many floats are best asked
+/// for as from a cache, wherever they are.
 template <class Key, class Value>
 bool is_far(Index entries, Index head_dim, Index block, Index rows) {
   constexpr bool bytes = sizeof(Key) == 1 && sizeof(Value) == 1;
   constexpr bool zen4 = simd::kZen == 4 && simd::kLanes == 16;
   const Index held = entries * head_dim * Index{sizeof(Key) + sizeof(Value)};
   constexpr bool floats = sizeof(Key) == sizeof(float) || sizeof(Value) == sizeof(float);
+  if (simd::kSkylake) return floats && rows > 1 && held > kFarFloatBytes;
   const bool apart = simd::kAsksApart && (rows > 1 || floats);
   const bool by_bytes = apart || (zen4 && (rows == 1 || bytes));
   return entries >= kFarEntries || (by_bytes && held >= kFarBytes && block >= kFarBlock);

@@ -40,6 +40,14 @@ inline constexpr int kZen = 5;
 inline constexpr int kZen = 4;
 #endif
 
+/// Whether it is one of Intel's first generation with AVX-512, Skylake to Cooper Lake, whose first
+/// level is 32 KiB. Compilers that are told of AVX-512 and no more take later ones for such.
+#if defined(__AVX512F__) && !defined(__AVX512VBMI2__)
+inline constexpr bool kSkylake = kZen == 0;
+#else
+inline constexpr bool kSkylake = false;
+#endif
+
 /// Whether what is in memory is best asked for into the second-level cache, and a page ahead, if it
 /// is asked for at all: Intel's processors and AMD's up to Zen 4 have more places for what that one
 /// waits for than for the first level's. Zen 5 is better asked into the first, and later.
