@@ -17,7 +17,7 @@ inline constexpr double kLooseness = 1;
 
 /// A key or value as whole numbers from -127 to 127, times a scale that makes the largest 127. How
 /// far the nearest two of such numbers are from being equally near counts as a choice: a float32
-/// replay may round the other way.
+/// replay may round the other way, of exactly equal ones, too.
 inline void round_to_int8(Vector& row, Margin& margin) {
   double largest = 0;
   for (double x : row) largest = std::max(largest, std::fabs(x));
@@ -26,7 +26,7 @@ inline void round_to_int8(Vector& row, Margin& margin) {
   for (double& x : row) {
     const double steps = x / scale;
     const double over = std::fabs(steps) - std::floor(std::fabs(steps));
-    margin.compare(0.5 + (over - 0.5) / kLooseness, 0.5, 1);
+    margin.compare(0.5 + (over - 0.5) / kLooseness, 0.5, 1, true);
     x = std::round(steps) * scale;
   }
 }
