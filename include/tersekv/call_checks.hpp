@@ -49,6 +49,16 @@ struct CallChecks {
     require_index("kv_head", kv_head, config.num_kv_heads);
   }
 
+  void more_tokens(Index sequence, Index tokens, const ExtendOptions& given = {}) const {
+    this->sequence(sequence);
+    options(given);
+    check_count(tokens, state(sequence, 0).seen);
+  }
+  void options(const ExtendOptions& options) const {
+    require(options.compress_every >= kNever, "compress_every", "kNever, 0 or more",
+            options.compress_every);
+  }
+
   void rewind(Index sequence, Index tokens) const {
     this->sequence(sequence);
     Index most = state(sequence, 0).most_rewound();
@@ -62,8 +72,7 @@ struct CallChecks {
   template <class T>
   void tokens(Index sequence, const TokenView<const T>& k, const TokenView<const T>& v,
               const ScoreView& scores) const {
-    this->sequence(sequence);
-    check_count(k.tokens, state(sequence, 0).seen);
+    more_tokens(sequence, k.tokens);
     check_extents("k", k, k.tokens, config.num_kv_heads, config.head_dim);
     check_extents("v", v, k.tokens, config.num_kv_heads, config.head_dim);
     check_values("k", sequence, k, Codec<KeyCodec>::max_magnitude);

@@ -57,8 +57,10 @@ namespace tersekv::detail {
   if (null) refuse({name}, wanted, {"a null pointer"});
   refuse({name}, wanted, {"[", got[0], ", ", got[1], ", ", got[2], "]"});
 }
-[[noreturn]] inline void refuse_strides(const char* name, const Extents& got) {
-  refuse({name, ": strides of token, head and element"}, {"none of 0 (forgotten?)"},
+inline constexpr const char* kWithinReach = "elements within 2^60 bytes of each other";
+[[noreturn]] inline void refuse_strides(const char* name, const char* expected,
+                                        const Extents& got) {
+  refuse({name, ": strides of token, head and element"}, {expected},
          {"[", got[0], ", ", got[1], ", ", got[2], "]"});
 }
 inline void check_extents(const char* name, const Footprint& view, Index tokens, Index heads,
@@ -71,7 +73,9 @@ inline void check_extents(const char* name, const Footprint& view, Index tokens,
   for (std::size_t axis = 0; axis < 3; ++axis) {
     moves = moves && (expected[axis] <= 1 || view.strides[axis] != 0);
   }
-  if (!moves && tokens != 0) refuse_strides(name, view.strides);
+  if (tokens == 0) return;
+  if (!moves) refuse_strides(name, "none of 0 (forgotten?)", view.strides);
+  if (reaches_too_far(view)) refuse_strides(name, kWithinReach, view.strides);
 }
 
 /// Whether every element is finite and of magnitude up to `max_magnitude`. Looks at the bits: as
@@ -130,6 +134,8 @@ inline void check_scores_given(const ScoreView& scores, Index tokens) {
   if (tokens > 1 && scores.token_stride == 0) {
     refuse({"token_scores"}, {"a stride between tokens"}, {"a stride of 0"});
   }
+  const Footprint all = scores_footprint(scores, tokens, 1);
+  if (reaches_too_far(all)) refuse_strides("token_scores", kWithinReach, all.strides);
 }
 inline void check_scores(const ScoreView& scores, Index tokens, Index kv_heads) {
   check_scores_given(scores, tokens);
@@ -220,7 +226,7 @@ inline void check_same_config(const CacheConfig& got, const CacheConfig& expecte
 inline void check_rewind(Index tokens, Index most) {
   if (tokens >= 0 && tokens <= most) return;
   refuse({"tokens to take back"},
-         {"0 to ", most, ", those of the latest append that came since the last compression"},
+         {"0 to ", most, ", what is left of the latest append since the last compression"},
          {tokens});
 }
 
@@ -230,6 +236,7 @@ template <class T>
 Footprint check_row_strides(const AttentionRows<T>& rows, Index kv_heads, Index longest) {
   const TokenView<T> all{rows.data, rows.rows,       kv_heads,
                          longest,   rows.row_stride, rows.head_stride};
+  if (reaches_too_far(all)) refuse_strides("rows", kWithinReach, Footprint(all).strides);
   if (!overlaps_itself(all)) return all;
   refuse({"rows"},
          {"strides that keep rows and heads apart, ", longest, " numbers each (the longest head)"},

@@ -71,7 +71,7 @@ struct ChunkList {
     const CallFootprints views = chunks.footprints(c);
     for (std::size_t v = 0; v < views.size(); ++v) {
       if (views[v].extents[0] == 0) continue;
-      const auto [low, high] = views[v].range(views[v].extents[0]);
+      const auto [low, high] = views[v].range();
       reaches[count++] = {views[v].address_of(low), views[v].address_of(high), c,
                           static_cast<Index>(v)};
     }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#if !defined(__cplusplus) || __cplusplus < 202002L
+#error "tersekv: expected C++20 or later: compile with -std=c++20"
+#endif
+
 #include <cstdint>
 #include <initializer_list>
 #include <limits>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+
 #include "tersekv/config.hpp"
 
 #if defined(_OPENMP)
@@ -26,13 +28,22 @@ namespace tersekv {
 /// free: what it knows of the head is in its caches. Who has done task t is guessed to come to
 /// t + workers() next; a wrong guess costs a little time. A cache holds a copy of its executor, and
 /// `clone` makes another, so a pool of threads comes as a handle to it. Tasks are of unlike
-/// lengths, so whoever is done takes from others. Results do not depend on the executor.
+/// lengths, so whoever is done takes from others. Results do not depend on the executor. One that
+/// leaves tasks out, or runs them twice, is noticed where TERSEKV_CHECKED is defined.
 struct SerialExecutor {
   int workers() const { return 1; }
   template <class F>
   void run(Index n, F&& f) const {
     for (Index task = 0; task < n; ++task) f(task, 0);
   }
+};
+
+/// See SerialExecutor.
+template <class E>
+concept TaskExecutor = std::copy_constructible<E> &&
+    requires(const E& executor, Index n, void (*task)(Index, int)) {
+  { executor.workers() } -> std::convertible_to<int>;
+  executor.run(n, task);
 };
 
 #if defined(_OPENMP)

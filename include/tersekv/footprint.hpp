@@ -28,37 +28,60 @@ struct Footprint {
         extents{view.tokens, view.heads, view.head_dim},
         strides{view.token_stride, view.head_stride, view.dim_stride} {}
 
-  /// First and one past the last of the elements that `tokens` tokens touch, relative to the first.
-  std::pair<Index, Index> range(Index tokens) const {
+  /// First and one past the last of its elements, relative to the one that the address is of; given
+  /// `row`, of where they lie in rows of so many elements, which some axes only step along.
+  std::pair<Index, Index> range(Index row = 0) const {
     Index low = 0, high = 0;
     for (std::size_t axis = 0; axis < 3; ++axis) {
-      const Index steps = (axis == 0 ? tokens : extents[axis]) - 1;
-      (strides[axis] < 0 ? low : high) += steps * strides[axis];
+      if (extents[axis] <= 1 || (row > 0 && strides[axis] % row == 0)) continue;
+      (strides[axis] < 0 ? low : high) += (extents[axis] - 1) * strides[axis];
     }
     return {low, high + 1};
   }
   std::intptr_t address_of(Index element) const { return address + element * element_bytes; }
 };
 
-/// Whether two views may share an element: their memory overlaps, and they are not different
-/// columns of the same rows (parts of one fused buffer).
+/// Whether elements lie so far from each other that no memory holds them, and counting bytes from
+/// one to another may overflow.
+inline bool reaches_too_far(const Footprint& view) {
+  double bytes = 0;
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    if (view.extents[axis] <= 1) continue;
+    const auto stride = static_cast<double>(view.strides[axis]);
+    bytes += static_cast<double>(view.extents[axis] - 1) * (stride < 0 ? -stride : stride);
+  }
+  return bytes * static_cast<double>(view.element_bytes) > 0x1p60;
+}
+
+/// Whether two views, `apart` elements from each other, are different columns of rows of `row`
+/// elements, wherever these rows begin.
+inline bool in_other_columns(const Footprint& a, const Footprint& b, Index apart, Index row) {
+  const auto [a_first, a_last] = a.range(row);
+  const auto [b_first, b_last] = b.range(row);
+  Index gap = (apart + b_first - a_first) % row;
+  if (gap < 0) gap += row;  // where b's columns begin, from a's on
+  return gap >= a_last - a_first && gap + b_last - b_first <= row;
+}
+
+/// Whether two views may share an element: their memory overlaps, and by none of their strides are
+/// they different columns of the same rows: parts of one fused buffer, by tokens or by heads, or
+/// sequences of a batch whose heads come first.
 inline bool overlap(const Footprint& a, const Footprint& b) {
   if (a.extents[0] == 0 || b.extents[0] == 0) return false;
-  const auto [a_low, a_high] = a.range(a.extents[0]);
-  const auto [b_low, b_high] = b.range(b.extents[0]);
+  const auto [a_low, a_high] = a.range();
+  const auto [b_low, b_high] = b.range();
   if (a.address_of(a_low) >= b.address_of(b_high) || b.address_of(b_low) >= a.address_of(a_high)) {
     return false;
   }
-  const Index stride = a.strides[0], apart = b.address - a.address;
-  if (stride <= 0 || b.strides[0] != stride || b.element_bytes != a.element_bytes ||
-      apart % a.element_bytes != 0) {
-    return true;
+  const Index bytes = b.address - a.address;
+  if (b.element_bytes != a.element_bytes || bytes % a.element_bytes != 0) return true;
+  for (const Footprint* view : {&a, &b}) {
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+      const Index row = view->extents[axis] > 1 ? std::abs(view->strides[axis]) : 0;
+      if (row > 1 && in_other_columns(a, b, bytes / a.element_bytes, row)) return false;
+    }
   }
-  const auto [a_first, a_last] = a.range(1);
-  const auto [b_first, b_last] = b.range(1);
-  Index gap = (apart / a.element_bytes + b_first - a_first) % stride;
-  if (gap < 0) gap += stride;  // where b's row begins in the row of a
-  return gap < a_last - a_first || b_last - b_first > stride - gap;
+  return true;
 }
 
 /// Whether two views of as many elements are the same one. The stride of one index may be any.

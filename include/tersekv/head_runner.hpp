@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory_resource>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -18,6 +20,11 @@ namespace tersekv::detail {
 /// An executor, the scratch memory of its workers, and how heads are shared out among them.
 template <class Executor>
 class HeadRunner {
+  static_assert(TaskExecutor<Executor>,
+                "KVCache: the last template argument must satisfy tersekv::TaskExecutor: copyable, "
+                "with `int workers() const` and `template <class F> void run(Index n, F&& f) "
+                "const`, which calls f(task, worker)");
+
  public:
   /// `heads`: of a sequence.
   HeadRunner(Executor executor, Index heads, const WorkspaceForm& form,
@@ -87,13 +94,22 @@ class HeadRunner {
   template <class F>
   void run_tasks(Index tasks, F&& f) {
     FirstException exception;
+    [[maybe_unused]] std::atomic<Index> begun = 0;
     executor_.run(tasks, [&](Index task, int worker) {
       exception.catch_from([&] {
+#if defined(TERSEKV_CHECKED)
+        ++begun;  // threads that count together wait for each other
+#endif
         require_index("the executor's worker", worker, workers_);
         f(task, worker);
       });
     });
     exception.rethrow();
+#if defined(TERSEKV_CHECKED)
+    if (begun == tasks) return;
+    throw std::logic_error(text({"tersekv: the executor's run: expected to return when each of ",
+                                 tasks, " tasks has run once, got ", begun.load(), " runs"}));
+#endif
   }
   template <class Whole>
   void run_alone(Index heads, Whole&& whole) {

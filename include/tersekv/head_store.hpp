@@ -77,6 +77,13 @@ class HeadStore {
     return most;
   }
 
+  /// Entries of `count` heads from `first` on.
+  Index entries(Index first, Index count) const {
+    Index sum = 0;
+    for (Index h = first; h < first + count; ++h) sum += states_[h].length;
+    return sum;
+  }
+
   Counts total_counts() const { return detail::total_counts(states_); }
   double keep_ratio() const { return detail::keep_ratio(states_); }
 

@@ -15,12 +15,15 @@
 
 namespace tersekv::detail {
 
-/// Entries that a head holds at most between the steps of a call, of `step` tokens each, from
-/// `state` on: what there is room for beside a step's tokens.
+/// Entries that a head comes to in a call that brings `tokens` more and compresses after `every`:
+/// those of a step beside what there was before the call, or may be after a step.
 template <class PolicyType>
-Index most_between_steps(const PolicyType& policy, const Shape& shape, const HeadState& state,
-                         Index step) {
-  return std::max(state.length, policy.max_length(shape, state.budget, step));
+Index most_in_call(const PolicyType& policy, const Shape& shape, const HeadState& state,
+                   Index tokens, Index every) {
+  const Index all = state.length + tokens;
+  if (every <= 0) return all;
+  const Index most = std::max(state.length, policy.max_length(shape, state.budget, every));
+  return most < all ? std::min(all, most + std::min(every, tokens)) : all;
 }
 
 /// One worker's work on one KV head: the verbs of a cache, after all checks, with pages and scratch
@@ -149,18 +152,17 @@ class HeadWorker {
     const Index tokens = chunk.k.tokens;
     if (tokens == 0) return;
     const Index step = compress_every > 0 ? compress_every : tokens;
-    const Index most = most_between_steps(policy_, head_.shape(), head_.state(), step);
+    const Index before = head_.length();
     const PageTable next_pages = std::exchange(next_pages_, {});  // after the last step
     for (Index start = 0; start < tokens; start += step) {
       if (start + step >= tokens) next_pages_ = next_pages;
-      if (head_.length() > most) refuse_length(head_.length(), most);
       const Index rows = std::min(step, tokens - start);
       append(chunk.k.rows(start, rows), chunk.v.rows(start, rows), chunk.token_scores.rows(start));
       const TokenView<const T> q = chunk.q.rows(start, rows);
       const Index first_observed = rows - wanted_rows(rows);
       attend_rows(q, 0, first_observed, start, chunk.out, chunk.lse);
       attend_and_observe(q, first_observed, start, chunk);
-      if (compress_every != kNever) compress();
+      if (compress_every != kNever) compress_after(rows, before);
     }
   }
   /// The same by several workers, after an append by one of them.
@@ -181,7 +183,7 @@ class HeadWorker {
     } else {
       attend_and_observe(chunk.q, tokens - observed, 0, chunk);
     }
-    if (compress_every != kNever) compress();
+    if (compress_every != kNever) compress_after(tokens, head_.length() - tokens);
   }
   /// Before the append.
   template <class T>
@@ -195,10 +197,16 @@ class HeadWorker {
   }
 
  private:
-  [[noreturn]] static void refuse_length(Index length, Index most) {
+  /// After `rows` tokens: no more entries may be left than the policy says, or than there were
+  /// `before` the call.
+  void compress_after(Index rows, Index before) {
+    compress();
+    const HeadState& state = head_.state();
+    const Index most = std::max(before, policy_.max_length(head_.shape(), state.budget, rows));
+    if (state.length <= most) return;
     throw std::logic_error(
         text({"tersekv: policy: expected at most ", most,
-              " entries after a compression, as its max_length says, got ", length}));
+              " entries after a compression, as its max_length says, got ", state.length}));
   }
 
   /// How many of the last `rows` rows the policy asks for. The rows may be fewer than the tokens

@@ -33,10 +33,10 @@ namespace tersekv {
 ///
 /// Move-only; `clone` copies. Calls on one cache must not overlap, nor calls on caches that share a
 /// pool; but those that change nothing (const, other than `clone`) may overlap each other. All are
-/// synchronous, with the same bits whatever the executor, and allocate nothing at the budget. A
-/// call that throws leaves the cache as it was: std::invalid_argument for bad arguments,
-/// std::length_error beyond 2^31 - 1 tokens, std::bad_alloc; std::logic_error, for a policy or
-/// executor that breaks its word, may leave anything that can be cleared.
+/// synchronous, with the same bits whatever the executor, and allocate nothing at the budget (but a
+/// list, for more than 80 chunks). A call that throws leaves the cache as it was: std::bad_alloc,
+/// std::invalid_argument for bad arguments, std::length_error beyond 2^31 - 1 tokens;
+/// std::logic_error, where a policy or executor breaks its word, may leave what can be cleared.
 template <class PolicyType, StoredElement KeyCodec = float, StoredElement ValueCodec = KeyCodec,
           class Executor = SerialExecutor>
 class KVCache {
@@ -59,7 +59,8 @@ class KVCache {
   /// With the pages and the scratch memory of `pool`, which outlives the cache.
   KVCache(const CacheConfig& config, PolicyType policy, PagePool& pool, Executor executor = {})
       : KVCache(config, std::move(policy), &pool, std::move(executor), pool.resource()) {}
-  KVCache(const CacheConfig& config, PagePool& pool) : KVCache(config, PolicyType{}, pool) {}
+  KVCache(const CacheConfig& config, PagePool& pool, Executor executor = {})
+      : KVCache(config, PolicyType{}, pool, std::move(executor)) {}
 
   KVCache(KVCache&&) = default;
   KVCache& operator=(KVCache&&) = delete;
@@ -75,8 +76,7 @@ class KVCache {
   /// query head.
   template <Element T>
   void extend(std::span<const Chunk<T>> chunks, ExtendOptions options = {}) {
-    detail::require(options.compress_every >= kNever, "compress_every", "kNever, 0 or more",
-                    options.compress_every);
+    check().options(options);
     check().chunks(chunks);
     try {
       for (const Chunk<T>& chunk : chunks) {
@@ -140,15 +140,25 @@ class KVCache {
               ScoreView token_scores = {}) requires Element<std::remove_const_t<T>> {
     const TokenView<const std::remove_const_t<T>> keys = k;
     check().tokens(sequence, keys, v, token_scores);
+    reserve(sequence, k.tokens);
+    runner_.run(config_.num_kv_heads, 256 * k.tokens * config_.num_kv_heads,
+                [&](Index h, auto& spaces) {
+                  worker_of(sequence, h, spaces).append(keys, v, token_scores);
+                });
+  }
+
+  /// Memory for `tokens` more of the sequence: the next `append` of as many, or `extend` with the
+  /// same options, then asks for none. With all layers asked first, none runs out of it when others
+  /// have gone on. Throws std::bad_alloc. What is not used goes back after that call, or by
+  /// `rewind(sequence, 0)`.
+  void reserve(Index sequence, Index tokens, ExtendOptions options = {}) {
+    check().more_tokens(sequence, tokens, options);
     try {
-      make_room(sequence, k.tokens, kNever);
+      make_room(sequence, tokens, options.compress_every);
     } catch (...) {
       return_pages(sequence);
       throw;
     }
-    for_heads(256 * k.tokens * config_.num_kv_heads, [&](Index h, auto& spaces) {
-      worker_of(sequence, h, spaces).append(keys, v, token_scores);
-    });
   }
 
   /// Attention of the last `q.tokens` tokens of the sequence, each to the entries up to itself.
@@ -183,8 +193,8 @@ class KVCache {
                const AttentionRows<const float>& rows) requires(PolicyType::observes !=
                                                                 Observes::logits) {
     check().attention(sequence, rows);
-    for_heads(rows.rows * entries_of(sequence),
-              [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).observe(rows); });
+    runner_.run(config_.num_kv_heads, rows.rows * entries_of(sequence),
+                [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).observe(rows); });
   }
 
   /// Shows the policy the last queries of the sequence; the cache works their attention out itself,
@@ -208,15 +218,16 @@ class KVCache {
   void compress(Index sequence) {
     check().sequence(sequence);
     const Index tokens = std::max<Index>(1, state(sequence, 0).fresh);
-    for_heads(tokens * entries_of(sequence),
-              [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).compress(); });
+    runner_.run(config_.num_kv_heads, tokens * entries_of(sequence),
+                [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).compress(); });
     return_pages(sequence);
   }
 
   /// Takes the last `tokens` of the latest append back, before a compression: what a draft model
-  /// guessed wrong, where one guesses ahead. The cache is then, to the bit, as if they had not been
-  /// appended, but for what the policy was shown of their attention: `append` and `attend` the
-  /// guesses, `rewind` the wrong ones, `observe` the queries of the others, `compress`.
+  /// guessed wrong, where one guesses ahead (of the append before none, once this one is gone). The
+  /// cache is then, to the bit, as if they had not been appended, but for what the policy was
+  /// shown: `append` and `attend` the guesses, `rewind` the wrong ones, `observe` the others,
+  /// `compress`.
   void rewind(Index sequence, Index tokens) {
     check().rewind(sequence, tokens);
     for (Index h = 0; h < config_.num_kv_heads; ++h) store_.rewind(index_of(sequence, h), tokens);
@@ -351,13 +362,10 @@ class KVCache {
   void make_room(Index sequence, Index tokens, Index every) {
     Index most_entries = 0;
     for (Index h = 0; h < config_.num_kv_heads; ++h) {
-      const HeadState& head = store_.state(index_of(sequence, h));
-      Index entries = head.length + tokens;
-      if (every > 0) {
-        const Index most = detail::most_between_steps(policy_, shape_, head, every);
-        if (most < entries) entries = std::min(entries, most + std::min(every, tokens));
-      }
-      store_.reserve(index_of(sequence, h), entries);
+      const Index head = index_of(sequence, h);
+      const Index entries =
+          detail::most_in_call(policy_, shape_, store_.state(head), tokens, every);
+      store_.reserve(head, entries);
       most_entries = std::max(most_entries, entries);
     }
     runner_.workspaces().reserve({most_entries, every > 0 ? std::min(every, tokens) : tokens});
@@ -370,16 +378,8 @@ class KVCache {
     return h < config_.num_kv_heads ? store_.pages(index_of(sequence, h)) : PageTable();
   }
 
-  /// f(head, spaces) for the heads of a sequence; `work` in entries that are looked at.
-  template <class F>
-  void for_heads(Index work, F&& f) {
-    runner_.run(config_.num_kv_heads, work, f);
-  }
-  /// Live entries of all heads.
   Index entries_of(Index sequence) const {
-    Index entries = 0;
-    for (Index h = 0; h < config_.num_kv_heads; ++h) entries += length(sequence, h);
-    return entries;
+    return store_.entries(index_of(sequence, 0), config_.num_kv_heads);
   }
   WorkerType worker_of(Index sequence, Index h, const detail::Spaces& spaces,
                        PageTable next_pages = {}) {

@@ -32,7 +32,7 @@ struct PolicyBase {
   /// Exponent of the weights in attention.
   float alpha() const { return 0.0f; }
   /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what
-  /// memory is reserved for. More is an error where one call compresses several times.
+  /// memory is reserved for. More, and more than there were before, is an error in `extend`.
   Index max_length(const Shape&, Index /*budget*/, Index /*chunk*/) const { return kUnlimited; }
   /// How many of the last rows of `rows` new tokens are observed.
   Index observed_rows(Index rows) const { return rows; }
@@ -150,6 +150,9 @@ TERSEKV_HD void remove_entries(Team& team, const Head& head, std::int32_t* victi
 /// each part must be: `tersekv/policy_parts.hpp`.
 template <class Scorer, class Selector, class Merger>
 class Policy {
+  static_assert(!std::derived_from<Scorer, ScorerBase> || detail::CanObserve<Scorer>,
+                "Policy: the scorer's observe must be `template <class Team, class Head> void "
+                "observe(Team&, const Head&, const Observation&) const`");
   static_assert(ScorerPart<Scorer>,
                 "Policy: the first template argument must satisfy tersekv::ScorerPart; derive from "
                 "tersekv::ScorerBase and define score(head, slot)");

@@ -105,7 +105,8 @@ struct SelectorBase {
   void validate(const Shape&, Index /*budget*/, Index /*set_aside*/) const {}
   TERSEKV_HD Index statistics(const Shape&) const { return 0; }
   /// Entries a head may hold after a compression, where each follows `chunk` new tokens: what
-  /// memory is reserved for where one call compresses several times. More is then an error.
+  /// memory is reserved for where one call compresses several times. More, and more than there
+  /// were before, is an error in `extend`.
   Index max_length(const Shape&, Index /*budget*/, Index /*chunk*/) const { return kUnlimited; }
 };
 
@@ -162,6 +163,13 @@ inline constexpr bool inherits_observe = requires {
                         decltype(&Base::template observe<SerialTeam, AnyHead>)>;
 };
 
+/// Whether a scorer's `observe` can be called.
+template <class S>
+concept CanObserve = requires(const S& scorer, SerialTeam& team, const AnyHead& head,
+                              const Observation& row) {
+  scorer.observe(team, head, row);
+};
+
 /// Whether a scorer has a lower bound of its scores.
 template <class Scorer, class Head>
 concept BoundsScores = requires(const Scorer& scorer, const Head& head, Index slot) {
@@ -205,15 +213,14 @@ TERSEKV_HD auto of_vectors_if(F body) {
 /// See ScorerBase.
 template <class S>
 concept ScorerPart = std::derived_from<S, ScorerBase> && std::copyable<S> &&
+    detail::CanObserve<S> &&
     requires(const S& scorer, const Shape& shape, Index n, SerialTeam& team,
-             const detail::AnyHead& head, const HeadView<float, float>& view,
-             const Observation& row, const float* scores) {
+             const detail::AnyHead& head, const HeadView<float, float>& view, const float* scores) {
   scorer.validate(shape);
   { scorer.statistics(shape) } -> std::convertible_to<Index>;
   { scorer.registers(shape) } -> std::convertible_to<Index>;
   { scorer.observed_rows(n) } -> std::convertible_to<Index>;
   scorer.append(team, head, n, n, scores);
-  scorer.observe(team, head, row);
   scorer.prepare(team, head);
   { scorer.score(head, n) } -> std::convertible_to<float>;
   { scorer.score(view, n) } -> std::convertible_to<float>;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <tersekv/tersekv.hpp>
 #include <thread>
 #include <vector>
@@ -91,6 +92,34 @@ TEST_CASE("a policy that holds more than it said is told, and writes nowhere els
 #if defined(_OPENMP)
     check_broken_promise<tersekv::OpenMPExecutor>(diligence);
 #endif
+  }
+}
+
+TEST_CASE("a policy that holds more than it said is told where tokens come one by one, too") {
+  constexpr Index kDim = 8, kDiligent = 3;
+  for (const Index budget : {Index{10}, 4 * tersekv::kSection}) {  // several share a long one
+    CAPTURE(budget);
+    Forgetful policy;
+    policy.diligence = budget + kDiligent;
+    tersekv::KVCache<Forgetful, float, float, ThreadPerTask> cache(
+        {.num_q_heads = 1, .num_kv_heads = 1, .head_dim = kDim, .budget = budget}, policy);
+    const std::vector<float> rows(static_cast<std::size_t>(budget * kDim), 0.5f);
+    std::vector<float> out(rows.size());
+    const auto extend = [&](Index tokens, Index every) {
+      const auto given = tersekv::nhd_view(rows.data(), tokens, Index{1}, kDim);
+      cache.extend(given, given, given, tersekv::nhd_view(out.data(), tokens, Index{1}, kDim),
+                   {.compress_every = every});
+    };
+    const auto is_told = [&](Index most) {
+      return support::refused_with<std::logic_error>(
+          [&] { extend(1, 0); },
+          {"at most " + std::to_string(most), "max_length", std::to_string(most + 1)});
+    };
+    extend(budget, 0);
+    for (Index token = 0; token < kDiligent; ++token) extend(1, 0);
+    CHECK(is_told(budget));
+    CHECK_NOTHROW(extend(1, tersekv::kNever));  // which compresses nothing
+    CHECK(is_told(budget + 2));                 // as many as there were may stay
   }
 }
 

@@ -83,7 +83,7 @@ TEST_CASE("conformance: only the latest append may be taken back, and no compres
     refused(0, 1, "tokens to take back: expected 0 to 0");
     cache->append(0, tokens.chunk(0, 7));
     cache->append(0, tokens.chunk(7, 3));
-    refused(0, 4, "expected 0 to 3, those of the latest append");
+    refused(0, 4, "expected 0 to 3, what is left of the latest append");
     refused(0, -1, "got -1");
     refused(2, 1, "sequence: expected 0 to 1, got 2");
     refused(1, 1, "expected 0 to 0");

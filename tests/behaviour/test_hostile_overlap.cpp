@@ -6,6 +6,7 @@
 #include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <string>
 #include <tersekv/tersekv.hpp>
@@ -159,6 +160,39 @@ TEST_CASE("hostile: chunks are apart where no two of their views say otherwise")
     }
   }
   CHECK(std::min(apart, overlapping) > 300);
+}
+
+TEST_CASE("hostile: strides so large that addresses would wrap are refused") {
+  constexpr Index kHuge = std::numeric_limits<Index>::max(), kLeast = -kHuge - 1;
+  tersekv::KVCache<tersekv::KVzap> cache({.num_q_heads = 2, .num_kv_heads = 2, .head_dim = 4});
+  const std::vector<float> rows(3 * 8, 0.5f), scores(6, -1);
+  std::vector<float> out(rows.size()), attention(64);
+  const auto given = nhd_view(rows.data(), 3, 2, 4);
+  for (const Index stride : {kHuge, kLeast, Index{1} << 62, Index{1} << 60, -(Index{1} << 60)}) {
+    CAPTURE(stride);
+    for (const char* which : {"k", "v", "q", "out", "token_scores"}) {
+      tersekv::Chunk<float> chunk{.q = given,
+                                  .k = given,
+                                  .v = given,
+                                  .out = nhd_view(out.data(), 3, 2, 4),
+                                  .token_scores = {scores.data(), 2, 1}};
+      const std::string name = which;
+      if (name == "k") chunk.k.token_stride = stride;
+      if (name == "v") chunk.v.head_stride = stride;
+      if (name == "q") chunk.q.dim_stride = stride;
+      if (name == "out") chunk.out.token_stride = stride;
+      if (name == "token_scores") chunk.token_scores.token_stride = stride;
+      CHECK(refused([&] { cache.extend(chunk); }, {name, "within 2^60 bytes"}));
+    }
+    CHECK(cache.tokens_seen(0) == 0);
+  }
+  cache.append(0, given, given, {scores.data(), 2, 1});
+  CHECK(refused(
+      [&] {
+        cache.attend<float>(0, given, nhd_view(out.data(), 3, 2, 4),
+                            {.rows = {attention.data(), 3, kHuge, 3}});
+      },
+      {"rows", "within 2^60 bytes"}));
 }
 
 TEST_CASE("An output may be q's own view, whatever the stride of one token") {

@@ -2,8 +2,12 @@
 
 // With TERSEKV_CHECKED, a part that uses what it has not asked for hears of it.
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <stdexcept>
+#include <string>
 #include <tersekv/tersekv.hpp>
+#include <vector>
 
 #include "refusal.hpp"
 
@@ -60,3 +64,37 @@ TEST_CASE("a policy part that uses what is not there is told") {
 }
 
 }  // namespace
+
+namespace {
+
+/// Leaves the last task out, or runs it twice.
+struct Miscounting {
+  Index more = 0;
+  int workers() const { return 2; }
+  template <class F>
+  void run(Index n, F&& f) const {
+    for (Index task = 0; task < n + more; ++task) f(std::min(task, n - 1), 0);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an executor that leaves tasks out, or runs one twice, is told") {
+  constexpr Index kHeads = 4, kDim = 8;
+  const std::vector<float> rows(kHeads * kDim, 0.5f);
+  std::vector<float> out(rows.size());
+  const auto given = nhd_view(rows.data(), Index{1}, kHeads, kDim);
+  for (const Index more : {0, -1, 1}) {
+    KVCache<Full, float, float, Miscounting> cache(
+        {.num_q_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kDim}, {}, Miscounting{more});
+    const auto extend = [&] {
+      cache.extend(given, given, given, nhd_view(out.data(), Index{1}, kHeads, kDim));
+    };
+    if (more == 0) {
+      CHECK_NOTHROW(extend());
+    } else {
+      CHECK(support::refused_with<std::logic_error>(
+          extend, {"executor", "each of 4 tasks", std::to_string(kHeads + more) + " runs"}));
+    }
+  }
+}

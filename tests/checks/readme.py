@@ -60,7 +60,7 @@ def problems(root, compiler):
         includes = "".join(re.findall(r"^#include.*\n", text, re.MULTILINE))
         body = re.sub(r"^#include.*\n", "", text, flags=re.MULTILINE)
         unit = (f'{includes}#include "{prelude}"\n'
-                f"void snippet(Host& host) {{\nTERSEKV_SNIPPET_NAMES(host)\n{body}}}\n")
+                f"void snippet(Host& host) {{\nTERSEKV_SNIPPET_NAMES(host)\n{{\n{body}}}\n}}\n")
         done = compile_text(root, compiler, unit, ["-fsyntax-only"])
         if done.returncode:
             yield f"README.md: this does not compile:\n{text}{done.stderr}"

@@ -4,6 +4,7 @@
 A case is one file with
 - at least one line `// expect: TEXT`: the compiler's messages must contain TEXT (white space and
   quotation marks aside); `|` separates alternatives where compilers word it differently
+- perhaps a line `// misuse: FLAGS`: with these the misuse alone is compiled
 - a correct variant under `#ifdef TERSEKV_FIXED`: with that macro the file must compile, so that it
   is the misuse and nothing else that fails
 """
@@ -19,7 +20,9 @@ def normalised(text):
 
 def problems(root, compiler, case):
     with open(case, encoding="utf-8") as file:
-        expected = re.findall(r"^// expect: (.+)$", file.read(), re.MULTILINE)
+        text = file.read()
+    expected = re.findall(r"^// expect: (.+)$", text, re.MULTILINE)
+    flags_of_misuse = " ".join(re.findall(r"^// misuse: (.+)$", text, re.MULTILINE)).split()
     if not expected:
         yield "no line '// expect: TEXT'"
 
@@ -31,7 +34,7 @@ def problems(root, compiler, case):
     done = compiled("-DTERSEKV_FIXED")
     if done.returncode:
         yield "the correct variant (-DTERSEKV_FIXED) does not compile:\n" + done.stderr
-    done = compiled()
+    done = compiled(*flags_of_misuse)
     if done.returncode == 0:
         yield "compiles, but must not"
         return

@@ -14,10 +14,11 @@ namespace tersekv {
 /// key rules `scale` and `along_query` and for one query head.
 ///
 /// The victim is the entry with the lowest predicted attention mass, its carrier the one with the
-/// most similar key. On SmolLM2-135M at 4096 tokens and 10 % of the entries this selector is well
-/// ahead of the paper's (perplexity over full 1.27 against 1.50), `mean` at least as good as
-/// `along_query`, and `scale` destroys the model; hence the defaults. Not here: the paper's
-/// periodic refresh of entries from a store outside the cache.
+/// most similar key: a pass over all keys for each victim, so a prompt is best fed with
+/// `compress_every`, not as one call. On SmolLM2-135M at 4096 tokens and 10 % of the entries this
+/// selector is well ahead of the paper's (perplexity over full 1.27 against 1.50), `mean` at least
+/// as good as `along_query`, and `scale` destroys the model; hence the defaults. Not here: the
+/// paper's periodic refresh of entries from a store outside the cache.
 struct KeepKV : Policy<PredictedMass, LowestScore, ZipMerge> {
   using Policy::Policy;
   KeepKV();  ///< with the defaults

@@ -7,7 +7,7 @@ namespace tersekv {
 
 /// The lowest scores leave until the head is within its budget; ties: the lower position. Several
 /// victims are chosen at once, or one at a time where merging changes scores. O(n) for one victim,
-/// O(n log k) for k at once.
+/// O(n log k) for k at once, O(k n) and what the merger takes for k one at a time.
 struct LowestScore : SelectorBase {
   static constexpr bool needs_budget = true;
   Protection protection = {};     ///< unless told otherwise the latest half of the budget
