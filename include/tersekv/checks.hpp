@@ -127,18 +127,18 @@ inline void check_count(Index tokens, Index seen) {
 }
 
 /// Scores are there; values are not looked at.
-inline void check_scores_given(const ScoreView& scores, Index tokens) {
+inline void check_scores_given(const ScoreView& scores, Index tokens, Index kv_heads) {
   if (scores.data == nullptr && tokens > 0) {
     refuse({"token_scores"}, {"a score for every token and KV head"}, {"none"});
   }
   if (tokens > 1 && scores.token_stride == 0) {
     refuse({"token_scores"}, {"a stride between tokens"}, {"a stride of 0"});
   }
-  const Footprint all = scores_footprint(scores, tokens, 1);
+  const Footprint all = scores_footprint(scores, tokens, kv_heads);
   if (reaches_too_far(all)) refuse_strides("token_scores", kWithinReach, all.strides);
 }
 inline void check_scores(const ScoreView& scores, Index tokens, Index kv_heads) {
-  check_scores_given(scores, tokens);
+  check_scores_given(scores, tokens, kv_heads);
   for (Index t = 0; t < tokens; ++t) {
     for (Index h = 0; h < kv_heads; ++h) {
       if (!is_finite(scores(t, h)))

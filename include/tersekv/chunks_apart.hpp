@@ -36,8 +36,8 @@ struct ChunkList {
 };
 
 /// Chunks of one batch run at the same time: they are of different sequences, and none writes what
-/// another reads or writes. O(n log n) for n chunks whose rows lie one after the other; up to some
-/// 80 take no memory but the stack's.
+/// another reads or writes. O(n log n) for n chunks whose rows lie one after the other, O(n^2)
+/// where they lie among each other; up to some 80 take no memory but the stack's.
 [[gnu::cold]] inline void check_chunks_apart(const ChunkList& chunks) {
   if (chunks.count < 2) return;
   struct Reach {
@@ -84,10 +84,11 @@ struct ChunkList {
   };
   for (Index i = 0; i < count; ++i) {
     const Reach& a = reaches[order[i]];
+    const Footprint view = view_of(a);
     for (Index j = i + 1; j < count && reaches[order[j]].first < a.last; ++j) {
       const Reach& b = reaches[order[j]];
       const bool written = a.view < kWrittenFootprints || b.view < kWrittenFootprints;
-      if (!written || a.chunk == b.chunk || !overlap(view_of(a), view_of(b))) continue;
+      if (!written || a.chunk == b.chunk || !overlap(view, view_of(b))) continue;
       refuse({"chunks"}, {"an out and lse apart from the views of all others"},
              {"one that overlaps"});
     }

@@ -33,12 +33,19 @@ struct Footprint {
   std::pair<Index, Index> range(Index row = 0) const {
     Index low = 0, high = 0;
     for (std::size_t axis = 0; axis < 3; ++axis) {
-      if (extents[axis] <= 1 || (row > 0 && strides[axis] % row == 0)) continue;
+      if (extents[axis] <= 1 || (row > 0 && is_multiple(strides[axis], row))) continue;
       (strides[axis] < 0 ? low : high) += (extents[axis] - 1) * strides[axis];
     }
     return {low, high + 1};
   }
   std::intptr_t address_of(Index element) const { return address + element * element_bytes; }
+
+ private:
+  /// Mostly without the division, which takes longer than all else.
+  static bool is_multiple(Index stride, Index row) {
+    const Index steps = std::abs(stride);
+    return steps == row || (steps > row ? steps % row == 0 : steps == 0);
+  }
 };
 
 /// Whether elements lie so far from each other that no memory holds them, and counting bytes from
@@ -58,8 +65,9 @@ inline bool reaches_too_far(const Footprint& view) {
 inline bool in_other_columns(const Footprint& a, const Footprint& b, Index apart, Index row) {
   const auto [a_first, a_last] = a.range(row);
   const auto [b_first, b_last] = b.range(row);
-  Index gap = (apart + b_first - a_first) % row;
-  if (gap < 0) gap += row;  // where b's columns begin, from a's on
+  Index gap = apart + b_first - a_first;  // where b's columns begin, from a's on
+  if (gap <= -row || gap >= row) gap %= row;
+  if (gap < 0) gap += row;
   return gap >= a_last - a_first && gap + b_last - b_first <= row;
 }
 
@@ -75,10 +83,11 @@ inline bool overlap(const Footprint& a, const Footprint& b) {
   }
   const Index bytes = b.address - a.address;
   if (b.element_bytes != a.element_bytes || bytes % a.element_bytes != 0) return true;
+  const Index apart = bytes / a.element_bytes;
   for (const Footprint* view : {&a, &b}) {
     for (std::size_t axis = 0; axis < 3; ++axis) {
       const Index row = view->extents[axis] > 1 ? std::abs(view->strides[axis]) : 0;
-      if (row > 1 && in_other_columns(a, b, bytes / a.element_bytes, row)) return false;
+      if (row > 1 && in_other_columns(a, b, apart, row)) return false;
     }
   }
   return true;

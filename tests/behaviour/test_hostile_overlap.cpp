@@ -170,7 +170,7 @@ TEST_CASE("hostile: strides so large that addresses would wrap are refused") {
   const auto given = nhd_view(rows.data(), 3, 2, 4);
   for (const Index stride : {kHuge, kLeast, Index{1} << 62, Index{1} << 60, -(Index{1} << 60)}) {
     CAPTURE(stride);
-    for (const char* which : {"k", "v", "q", "out", "token_scores"}) {
+    for (const char* which : {"k", "v", "q", "out", "token_scores", "token_scores of heads"}) {
       tersekv::Chunk<float> chunk{.q = given,
                                   .k = given,
                                   .v = given,
@@ -182,7 +182,9 @@ TEST_CASE("hostile: strides so large that addresses would wrap are refused") {
       if (name == "q") chunk.q.dim_stride = stride;
       if (name == "out") chunk.out.token_stride = stride;
       if (name == "token_scores") chunk.token_scores.token_stride = stride;
-      CHECK(refused([&] { cache.extend(chunk); }, {name, "within 2^60 bytes"}));
+      if (name == "token_scores of heads") chunk.token_scores.head_stride = stride;
+      CHECK(refused([&] { cache.extend(chunk); },
+                    {name.substr(0, name.find(' ')), "within 2^60 bytes"}));
     }
     CHECK(cache.tokens_seen(0) == 0);
   }

@@ -331,12 +331,12 @@ class BasicKVCache {
   template <class T>
   Index check_tokens(const Batch<T>& b) const {
     const Index rows = check_share(b.sequences, b.k.tokens);
-    for (Index s = 0; s < b.sequences.count; ++s) {
+    for (Index s = 0; s < b.sequences.count; ++s)
       detail::check_count(rows, tokens_seen(b.sequences.first + s));
-    }
-    detail::check_extents("k", b.k, b.k.tokens, config_.num_kv_heads, config_.head_dim);
-    detail::check_extents("v", b.v, b.k.tokens, config_.num_kv_heads, config_.head_dim);
-    if (PolicyType::needs_token_scores) detail::check_scores_given(b.token_scores, b.k.tokens);
+    const Index each = b.k.tokens, heads = config_.num_kv_heads;
+    detail::check_extents("k", b.k, each, heads, config_.head_dim);
+    detail::check_extents("v", b.v, each, heads, config_.head_dim);
+    if (PolicyType::needs_token_scores) detail::check_scores_given(b.token_scores, each, heads);
     return rows;
   }
   template <class T>
