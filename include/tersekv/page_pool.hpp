@@ -52,15 +52,11 @@ class PagePool {
     const bool as_before =
         bytes == page_bytes_ && apart == columns_bytes_ && column_bytes == column_bytes_;
     if (page_bytes_ != 0 && !as_before) {
-      detail::refuse({"pages of a shared pool"},
-                     {page_bytes_ - columns_bytes_,
-                      " bytes for keys and values (head_dim, codecs, "
-                      "weights), and ",
-                      columns_bytes_,
-                      " for positions and statistics (policy), "
-                      "for every ",
-                      column_bytes_ / 4, " entries (page_size), as before"},
-                     {bytes - apart, ", and ", apart, ", for every ", column_bytes / 4});
+      detail::refuse(
+          {"pages of a shared pool (head_dim, codecs, policy, page_size)"},
+          {page_bytes_ - columns_bytes_, " bytes of keys, values and weights, ", columns_bytes_,
+           " of positions and statistics, for ", column_bytes_ / 4, " entries, as before"},
+          {bytes - apart, ", ", apart, ", for ", column_bytes / 4});
     }
     page_bytes_ = bytes;
     columns_bytes_ = apart;
