@@ -12,6 +12,7 @@
 
 #include "counting_resource.hpp"
 #include "refusal.hpp"
+#include "support/random.hpp"
 #include "tersekv/tersekv.hpp"
 
 using tersekv::Index;
@@ -22,20 +23,14 @@ constexpr Index kHeads = 2, kDim = 8, kLayers = 3, kBudget = 96;
 
 /// Tokens that any layer may be given.
 struct Tokens {
-  explicit Tokens(Index count) : tokens(count) {
-    std::uint32_t state = 1;
-    for (float& x : rows) {
-      state = state * 1664525 + 1013904223;
-      x = static_cast<float>(state >> 8) * 0x1p-23f - 1.0f;
-    }
-  }
+  explicit Tokens(Index count) : tokens(count) {}
   template <class Cache>
   void extend(Cache& cache, tersekv::ExtendOptions options = {}) {
     const auto given = tersekv::nhd_view(rows.data(), tokens, kHeads, kDim);
     cache.extend(given, given, given, tersekv::nhd_view(out.data(), tokens, kHeads, kDim), options);
   }
   Index tokens;
-  std::vector<float> rows = std::vector<float>(static_cast<std::size_t>(tokens * kHeads * kDim));
+  std::vector<float> rows = support::Random(1).normals(tokens * kHeads * kDim);
   std::vector<float> out = std::vector<float>(rows.size());
 };
 

@@ -63,10 +63,6 @@ TEST_CASE("a policy part that uses what is not there is told") {
   CHECK(told(Mistake::element, "head_dim"));
 }
 
-}  // namespace
-
-namespace {
-
 /// Leaves the last task out, or runs it twice.
 struct Miscounting {
   Index more = 0;
