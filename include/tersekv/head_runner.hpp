@@ -53,7 +53,8 @@ class HeadRunner {
   /// whole(head, spaces) again, but where the heads do not go round, those left over are shared:
   /// part(head, spaces, p, parts) for every p, by whatever workers, then rest(head, spaces) by the
   /// last of these. Before all this, one after the other and by the caller: most_parts(head,
-  /// spaces), how many parts are worth while, and begin(head, spaces), of heads that are shared.
+  /// spaces, awake), how many parts are worth while, where other heads keep all workers `awake` or
+  /// do not, and begin(head, spaces), of heads that are shared.
   template <class MostParts, class Begin, class Whole, class Part, class Rest>
   void run(Index heads, MostParts&& most_parts, Begin&& begin, Whole&& whole, Part&& part,
            Rest&& rest) {
@@ -66,22 +67,22 @@ class HeadRunner {
       Index most = left > 0 ? workers_ : 1;
       const Spaces first = workspaces_.of(0);
       for (Index head = heads - left; head < heads; ++head) {
-        most = std::min(most, most_parts(head, first));
+        most = std::min(most, most_parts(head, first, heads > left));
       }
       const TaskPlan plan = TaskPlan::of(heads, workers_, most);
       for (Index s = 0; s < plan.split; ++s) {
         workspaces_.shared_head(s).expect(plan.parts);
         begin(plan.whole + s, first);
       }
-      run_tasks(plan.tasks(), [&](Index task, int worker) {
-        if (task < plan.whole) {
+      run_tasks(plan.tasks(), [&](Index index, int worker) {
+        const TaskPlan::Task task = plan.task(index, workers_);
+        if (task.part == TaskPlan::Task::kAll) {
           const Spaces spaces = workspaces_.of(worker);
-          return whole(task, spaces);
+          return whole(task.head, spaces);
         }
-        const Index split = (task - plan.whole) / plan.parts;
-        const Spaces spaces = workspaces_.of(worker, split);
-        part(plan.whole + split, spaces, (task - plan.whole) % plan.parts, plan.parts);
-        if (spaces.head.is_last()) rest(plan.whole + split, spaces);
+        const Spaces spaces = workspaces_.of(worker, task.head - plan.whole);
+        part(task.head, spaces, task.part, plan.parts);
+        if (spaces.head.is_last()) rest(task.head, spaces);
       });
     }
   }

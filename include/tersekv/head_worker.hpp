@@ -100,8 +100,9 @@ class HeadWorker {
     write(request, 0, out, outputs.lse);
   }
   template <class T>
-  Index parts_of_attend(const TokenView<const T>& q, const AttendOutputs& outputs) const {
-    if (q.tokens == 1) return parts_of(head_.length());
+  Index parts_of_attend(const TokenView<const T>& q, const AttendOutputs& outputs,
+                        bool awake) const {
+    if (q.tokens == 1) return parts_of(head_.length(), awake);
     return outputs.rows.data == nullptr ? blocks_of(q.tokens) : 1;
   }
 
@@ -187,9 +188,11 @@ class HeadWorker {
   }
   /// Before the append.
   template <class T>
-  Index parts_of_extend(const Chunk<T>& chunk, Index compress_every) const {
+  Index parts_of_extend(const Chunk<T>& chunk, Index compress_every, bool awake) const {
     const Index tokens = chunk.k.tokens;
-    if (tokens == 1) return parts_of(head_.length() + 1);
+    if (tokens == 1) {
+      return parts_of(head_.length() + 1, awake && PolicyType::observes == Observes::nothing);
+    }
     if (compress_every > 0 && compress_every < tokens) return 1;  // step by step
     return blocks_of(tokens - (PolicyType::observes == Observes::nothing
                                    ? 0
@@ -217,9 +220,12 @@ class HeadWorker {
     return std::clamp(wanted, Index{0}, rows);
   }
 
-  /// Parts of one token's attention to so many entries: handing over fewer than two sections costs
-  /// as much as it saves.
-  static Index parts_of(Index entries) { return sections_of(entries) / 2; }
+  /// Parts of one token's attention to so many entries, of two sections at least: waking others, or
+  /// reading what they wrote, costs as much as less would save. Of one where they are awake and no
+  /// policy looks at what they wrote.
+  static Index parts_of(Index entries, bool of_one_section = false) {
+    return of_one_section ? entries / kSection : sections_of(entries) / 2;
+  }
   /// Blocks of rows that are worked on at a time; one of none, for which there may be no room yet.
   Index blocks_of(Index rows) const {
     if (rows == 0) return 1;

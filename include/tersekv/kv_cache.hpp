@@ -99,8 +99,8 @@ class KVCache {
     };
     runner_.run(
         tasks,
-        [&](Index task, auto& spaces) {
-          return worker(task, spaces).parts_of_extend(chunk_of(task), every);
+        [&](Index task, auto& spaces, bool awake) {
+          return worker(task, spaces).parts_of_extend(chunk_of(task), every, awake);
         },
         [&](Index task, auto& spaces) {
           const Chunk<T>& chunk = chunk_of(task);
@@ -170,8 +170,8 @@ class KVCache {
     check().outputs(sequence, q, out, outputs);
     runner_.run(
         config_.num_kv_heads,
-        [&](Index h, auto& spaces) {
-          return worker_of(sequence, h, spaces).parts_of_attend(q, outputs);
+        [&](Index h, auto& spaces, bool awake) {
+          return worker_of(sequence, h, spaces).parts_of_attend(q, outputs, awake);
         },
         [](Index, auto&) {},
         [&](Index h, auto& spaces) {
@@ -205,7 +205,9 @@ class KVCache {
     check().queries(sequence, q);
     runner_.run(
         config_.num_kv_heads,
-        [&](Index h, auto& spaces) { return worker_of(sequence, h, spaces).parts_of_observe(q); },
+        [&](Index h, auto& spaces, bool) {
+          return worker_of(sequence, h, spaces).parts_of_observe(q);
+        },
         [](Index, auto&) {},
         [&](Index h, auto& spaces) { worker_of(sequence, h, spaces).observe(q); },
         [&](Index h, auto& spaces, Index part, Index parts) {
@@ -254,8 +256,7 @@ class KVCache {
 
   /// Gives memory back that a long prompt has left behind: scratch beyond what single tokens and
   /// the live entries need, where no other cache uses it, and idle pages of a pool of the cache's
-  /// own. The next call may allocate again. Needs memory for the smaller scratch first; where that
-  /// is refused, std::bad_alloc, some of it stays large.
+  /// own. The next call may allocate again. Throws std::bad_alloc; some scratch then stays large.
   void trim() {
     check().sequence(0);
     runner_.workspaces().shrink(store_.longest(0, store_.heads()));
@@ -283,9 +284,8 @@ class KVCache {
     state(sequence, kv_head);
     return store_.view(index_of(sequence, kv_head), shape_);
   }
-  /// The head as a policy's bodies get it, but without scratch: for those who run `observe` and
-  /// `score` themselves (an engine whose kernel hands over logits, a measurement). Not to
-  /// write scaled keys or values with: that takes scratch.
+  /// The head as a policy's bodies get it, for who runs `observe` and `score` outside of the cache;
+  /// without the scratch that writing scaled keys or values takes.
   HeadType mutable_head(Index sequence, Index kv_head) {
     state(sequence, kv_head);
     return store_.head(index_of(sequence, kv_head), shape_, {});

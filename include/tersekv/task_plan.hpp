@@ -30,6 +30,22 @@ struct TaskPlan {
   static Index most_split(Index heads, Index workers) { return workers - std::gcd(heads, workers); }
 
   Index tasks() const { return whole + split * parts; }
+
+  /// All of a head, or one of the parts it comes in.
+  struct Task {
+    Index head = 0, part = kAll;
+    static constexpr Index kAll = -1;
+  };
+  /// What task `index` is, where worker w does tasks w, w + workers, ... The parts of a head come
+  /// before whole heads, but the last after them. So mostly the same worker is the last to be done
+  /// with a head, and does the rest of it, in every call: what a policy keeps of it stays in that
+  /// one's caches. Whole heads are worker head % workers', as if none were shared.
+  Task task(Index index, Index workers) const {
+    const Index early = split * (parts - 1), at = index - early;
+    if (at < 0) return {whole + index / (parts - 1), index % (parts - 1)};
+    if (at >= whole) return {at, parts - 1};
+    return {at / workers * workers + index % workers};
+  }
 };
 
 }  // namespace tersekv::detail

@@ -218,36 +218,61 @@ TEST_CASE("shared heads: of several sequences, the last ones") {
   }
 }
 
-/// Rounds of a head's work that a plan takes, times `parts` to be whole.
-Index time_of(Index heads, Index workers, Index parts) {
-  const Index left = heads % workers;
-  return heads / workers * parts + (left * parts + workers - 1) / workers;
+/// Threads, and a cache of `heads` heads with `entries` entries each on them.
+template <class Policy>
+struct ShortHeads {
+  ShortHeads(Random& random, Index heads, Index entries)
+      : shape{.num_q_heads = heads * kGroup,
+              .num_kv_heads = heads,
+              .head_dim = kDim,
+              .budget = entries} {
+    const auto past = random.normals(entries * heads * kDim);
+    const auto view = nhd_view<const float>(past.data(), entries, heads, kDim);
+    one.append(0, view, view);
+    several.append(0, view, view);
+    threads.tasks();
+  }
+  CacheConfig shape;
+  Threads threads{2};
+  KVCache<Policy> one{shape};
+  KVCache<Policy, float, float, Threads> several{shape, {}, threads};
+};
+
+/// Tasks of an attention that gives the bits of one worker.
+Index tasks_of_attend(Random& random, Index heads, Index entries) {
+  ShortHeads<H2O> caches(random, heads, entries);
+  const Index q_heads = heads * kGroup;
+  const auto q = random.normals(q_heads * kDim);
+  std::vector<float> out(q.size()), other(q.size());
+  const auto queries = nhd_view<const float>(q.data(), 1, q_heads, kDim);
+  caches.one.attend(0, queries, nhd_view<float>(out.data(), 1, q_heads, kDim));
+  caches.several.attend(0, queries, nhd_view<float>(other.data(), 1, q_heads, kDim));
+  CHECK(same(out, other));
+  return caches.threads.tasks();
+}
+/// Of a step that does, over so many entries.
+template <class Policy>
+Index tasks_of_extend(Random& random, Index entries) {
+  ShortHeads<Policy> caches(random, kHeads, entries - 1);
+  const Tokens next(random, 1);
+  CHECK(extend(caches.one, next) == extend(caches.several, next));
+  for (Index h = 0; h < kHeads; ++h) {
+    CHECK(same(caches.one.entries(0, h), caches.several.entries(0, h)));
+  }
+  return caches.threads.tasks();
 }
 
-TEST_CASE("shared heads: a plan takes the least time that so many parts allow, in few parts") {
-  using detail::TaskPlan;
-  for (Index workers = 1; workers <= 17; ++workers) {
-    for (Index heads = 0; heads <= 40; ++heads) {
-      for (Index most = 1; most <= workers; ++most) {
-        CAPTURE(workers, heads, most);
-        const TaskPlan plan = TaskPlan::of(heads, workers, most);
-        REQUIRE(plan.whole + plan.split == heads);
-        REQUIRE(plan.tasks() == plan.whole + plan.split * plan.parts);
-        REQUIRE(plan.split == (plan.parts > 1 ? heads % workers : 0));
-        REQUIRE(plan.split <= TaskPlan::most_split(heads, workers));
-        const Index time = time_of(heads, workers, plan.parts);
-        for (Index parts = 1; parts <= std::max<Index>(most, 1); ++parts) {
-          const Index other = time_of(heads, workers, parts);
-          REQUIRE(time * parts <= other * plan.parts);
-          if (parts < plan.parts) REQUIRE(time * parts < other * plan.parts);
-        }
-      }
-      CHECK(TaskPlan::of(heads, workers, workers).tasks() % workers == 0);  // equally busy
-    }
-  }
-  for (Index sequences = 1; sequences <= 9; ++sequences) {
-    CHECK(TaskPlan::of(6 * sequences, 4, 4).split <= TaskPlan::most_split(6, 4));
-  }
+TEST_CASE("shared heads: a section each where others keep all awake and no policy looks") {
+  Random random(44);
+  INFO(random);
+  CHECK(tasks_of_attend(random, kHeads, 511) == kHeads);
+  CHECK(tasks_of_attend(random, kHeads, 512) == 2 + 2);
+  CHECK(tasks_of_attend(random, 1, 768) == 1);
+  CHECK(tasks_of_attend(random, 1, 769) == 2);
+  CHECK(tasks_of_extend<StreamingLLM>(random, 511) == kHeads);
+  CHECK(tasks_of_extend<StreamingLLM>(random, 512) == 2 + 2);
+  CHECK(tasks_of_extend<H2O>(random, 768) == kHeads);
+  CHECK(tasks_of_extend<H2O>(random, 769) == 2 + 2);
 }
 
 }  // namespace
