@@ -47,30 +47,9 @@ class HeadWorker {
         next_pages_(next_pages) {}
 
   template <class T>
-  [[gnu::noinline]] void append(const TokenView<const T>& k, const TokenView<const T>& v,
-                                const ScoreView& scores) {
-    HeadState& state = head_.state();
-    const Index first = state.length, tokens = k.tokens;
-    state.length += tokens;
-    for (Index t = 0; t < tokens; ++t) {
-      const Index slot = first + t;
-      k.with_row(t, kv_head_, [&](auto key) {
-        head_.write_key(slot, [&](Index j) { return to_float(key(j)); });
-      });
-      v.with_row(t, kv_head_, [&](auto value) {
-        head_.write_value(slot, [&](Index j) { return to_float(value(j)); });
-      });
-      head_.set_position(slot, state.seen + t);
-      if constexpr (PolicyType::uses_weights) head_.set_weight(slot, 1.0f);
-      head_.clear_statistics(slot);
-    }
-    state.note_append(tokens);
-    const float* token_scores = nullptr;
-    if constexpr (PolicyType::needs_token_scores) {
-      for (Index t = 0; t < tokens; ++t) head_.scratch().floats[t] = scores(t, kv_head_);
-      token_scores = head_.scratch().floats;
-    }
-    policy_.append(team_, head_, first, tokens, token_scores);
+  void append(const TokenView<const T>& k, const TokenView<const T>& v, const ScoreView& scores) {
+    count_tokens(k.tokens);
+    write_tokens(k, v, scores);
   }
 
   /// Attention of the last q.tokens tokens; the rows are written, not observed.
@@ -166,11 +145,21 @@ class HeadWorker {
       if (compress_every != kNever) compress_after(rows, before);
     }
   }
-  /// The same by several workers, after an append by one of them.
+  /// The same by several workers: before they begin, for one of them.
+  template <class T>
+  void begin_extend(const Chunk<T>& chunk) {
+    count_tokens(chunk.k.tokens);
+    if (chunk.k.tokens > 1) write_tokens(chunk.k, chunk.v, chunk.token_scores);
+  }
+  /// A single token is written by who reads it, and has the rest to do: nobody else looks at the
+  /// last section, and a key lies in as many cache lines as it has elements.
   template <class T>
   [[gnu::noinline]] void extend_part(const Chunk<T>& chunk, Index part, Index parts) {
     const Index tokens = chunk.k.tokens;
-    if (tokens == 1) return do_sections(request_to_extend(chunk.q), part, parts);
+    if (tokens == 1) {
+      if (part == parts - 1) write_tokens(chunk.k, chunk.v, chunk.token_scores);
+      return do_sections(request_to_extend(chunk.q), part, parts);
+    }
     attend_rows(chunk.q, 0, tokens - wanted_rows(tokens), 0, chunk.out, chunk.lse, part, parts);
   }
   template <class T>
@@ -200,6 +189,37 @@ class HeadWorker {
   }
 
  private:
+  /// The first of an append: all but what the tokens' slots hold.
+  void count_tokens(Index tokens) {
+    head_.state().length += tokens;
+    head_.state().note_append(tokens);
+  }
+  /// The second: what they hold.
+  template <class T>
+  [[gnu::noinline]] void write_tokens(const TokenView<const T>& k, const TokenView<const T>& v,
+                                      const ScoreView& scores) {
+    const HeadState& state = head_.state();
+    const Index tokens = k.tokens, first = state.length - tokens;
+    for (Index t = 0; t < tokens; ++t) {
+      const Index slot = first + t;
+      k.with_row(t, kv_head_, [&](auto key) {
+        head_.write_key(slot, [&](Index j) { return to_float(key(j)); });
+      });
+      v.with_row(t, kv_head_, [&](auto value) {
+        head_.write_value(slot, [&](Index j) { return to_float(value(j)); });
+      });
+      head_.set_position(slot, state.seen - tokens + t);
+      if constexpr (PolicyType::uses_weights) head_.set_weight(slot, 1.0f);
+      head_.clear_statistics(slot);
+    }
+    const float* token_scores = nullptr;
+    if constexpr (PolicyType::needs_token_scores) {
+      for (Index t = 0; t < tokens; ++t) head_.scratch().floats[t] = scores(t, kv_head_);
+      token_scores = head_.scratch().floats;
+    }
+    policy_.append(team_, head_, first, tokens, token_scores);
+  }
+
   /// After `rows` tokens: no more entries may be left than the policy says, or than there were
   /// `before` the call.
   void compress_after(Index rows, Index before) {

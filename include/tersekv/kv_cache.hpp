@@ -102,10 +102,7 @@ class KVCache {
         [&](Index task, auto& spaces, bool awake) {
           return worker(task, spaces).parts_of_extend(chunk_of(task), every, awake);
         },
-        [&](Index task, auto& spaces) {
-          const Chunk<T>& chunk = chunk_of(task);
-          worker(task, spaces).append(chunk.k, chunk.v, chunk.token_scores);
-        },
+        [&](Index task, auto& spaces) { worker(task, spaces).begin_extend(chunk_of(task)); },
         [&](Index task, auto& spaces) { worker(task, spaces).extend(chunk_of(task), every); },
         [&](Index task, auto& spaces, Index part, Index parts) {
           worker(task, spaces).extend_part(chunk_of(task), part, parts);
