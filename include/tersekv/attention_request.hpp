@@ -33,6 +33,17 @@ inline constexpr Index kSection = 256;
 /// Entries that lie together, of a section and of a page.
 inline Index block_entries(Index page_size) { return std::min(page_size, kSection); }
 inline Index sections_of(Index entries) { return (entries + kSection - 1) / kSection; }
+/// How many parts one token's attention to so many entries is worth sharing out in: of two sections
+/// at least, as waking others, or reading what they wrote, costs as much as less would save; of one
+/// where they are awake and no policy looks at what they wrote.
+inline Index most_parts_of(Index entries, bool of_one_section) {
+  return of_one_section ? entries / kSection : sections_of(entries) / 2;
+}
+/// The section that part `part` begins with. Of no more parts than that, the last one has the last
+/// entry and the one before, whose value is read in whole vectors, into the last one's.
+inline Index first_section_of(Index part, Index parts, Index entries) {
+  return sections_of(entries) * part / parts;
+}
 
 /// What the workers share that work on one token's request together.
 struct SharedBuffers {

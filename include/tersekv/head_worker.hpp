@@ -81,7 +81,7 @@ class HeadWorker {
   template <class T>
   Index parts_of_attend(const TokenView<const T>& q, const AttendOutputs& outputs,
                         bool awake) const {
-    if (q.tokens == 1) return parts_of(head_.length(), awake);
+    if (q.tokens == 1) return most_parts_of(head_.length(), awake);
     return outputs.rows.data == nullptr ? blocks_of(q.tokens) : 1;
   }
 
@@ -119,7 +119,7 @@ class HeadWorker {
   }
   template <class T>
   Index parts_of_observe(const TokenView<const T>& q) const {
-    return q.tokens == 1 && wanted_rows(1) == 1 ? parts_of(head_.length()) : 1;
+    return q.tokens == 1 && wanted_rows(1) == 1 ? most_parts_of(head_.length(), false) : 1;
   }
 
   [[gnu::noinline]] void compress() {
@@ -151,8 +151,8 @@ class HeadWorker {
     count_tokens(chunk.k.tokens);
     if (chunk.k.tokens > 1) write_tokens(chunk.k, chunk.v, chunk.token_scores);
   }
-  /// A single token is written by who reads it, and has the rest to do: nobody else looks at the
-  /// last section, and a key lies in as many cache lines as it has elements.
+  /// A single token is written by who reads it, and mostly has the rest to do, as a key lies in as
+  /// many cache lines as it has elements. Nobody else comes to where it lies (`first_section_of`).
   template <class T>
   [[gnu::noinline]] void extend_part(const Chunk<T>& chunk, Index part, Index parts) {
     const Index tokens = chunk.k.tokens;
@@ -180,7 +180,7 @@ class HeadWorker {
   Index parts_of_extend(const Chunk<T>& chunk, Index compress_every, bool awake) const {
     const Index tokens = chunk.k.tokens;
     if (tokens == 1) {
-      return parts_of(head_.length() + 1, awake && PolicyType::observes == Observes::nothing);
+      return most_parts_of(head_.length() + 1, awake && PolicyType::observes == Observes::nothing);
     }
     if (compress_every > 0 && compress_every < tokens) return 1;  // step by step
     return blocks_of(tokens - (PolicyType::observes == Observes::nothing
@@ -240,12 +240,6 @@ class HeadWorker {
     return std::clamp(wanted, Index{0}, rows);
   }
 
-  /// Parts of one token's attention to so many entries, of two sections at least: waking others, or
-  /// reading what they wrote, costs as much as less would save. Of one where they are awake and no
-  /// policy looks at what they wrote.
-  static Index parts_of(Index entries, bool of_one_section = false) {
-    return of_one_section ? entries / kSection : sections_of(entries) / 2;
-  }
   /// Blocks of rows that are worked on at a time; one of none, for which there may be no room yet.
   Index blocks_of(Index rows) const {
     if (rows == 0) return 1;
@@ -281,9 +275,8 @@ class HeadWorker {
   }
   /// Share `part` of one token's sections.
   void do_sections(const AttentionRequest& request, Index part, Index parts) {
-    const Index sections = sections_of(request.visible);
-    tersekv::attend_part(head_, request, spaces_.attention(), sections * part / parts,
-                         sections * (part + 1) / parts);
+    const auto first = [&](Index p) { return first_section_of(p, parts, request.visible); };
+    tersekv::attend_part(head_, request, spaces_.attention(), first(part), first(part + 1));
   }
 
   /// The request for rows [r, r + tokens) of the last q.tokens; copies the group's queries.

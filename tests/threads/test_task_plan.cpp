@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <tersekv/attention_request.hpp>
 #include <tersekv/task_plan.hpp>
 #include <vector>
 
@@ -78,6 +79,23 @@ TEST_CASE("task plan: last parts come last, and whole heads to whom they come in
         const bool last = t >= plan.tasks() - plan.split;
         if (plan.split > 0) REQUIRE((task.part == plan.parts - 1) == last);
         if (task.part == TaskPlan::Task::kAll) REQUIRE(task.head % workers == t % workers);
+      }
+    }
+  }
+}
+
+TEST_CASE("task plan: nobody but who has the last part comes to the last entry") {
+  using namespace detail;
+  for (Index entries = 2; entries <= 20 * kSection + 1; ++entries) {
+    for (const bool of_one_section : {false, true}) {
+      for (Index parts = 2; parts <= most_parts_of(entries, of_one_section); ++parts) {
+        CAPTURE(entries, parts);
+        for (Index p = 0; p < parts; ++p) {
+          REQUIRE(first_section_of(p, parts, entries) < first_section_of(p + 1, parts, entries));
+        }
+        REQUIRE(first_section_of(parts, parts, entries) == sections_of(entries));
+        // The value before the last entry's is read in whole vectors.
+        REQUIRE(first_section_of(parts - 1, parts, entries) * kSection <= entries - 2);
       }
     }
   }
