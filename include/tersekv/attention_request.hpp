@@ -40,7 +40,8 @@ inline Index most_parts_of(Index entries, bool of_one_section) {
   return of_one_section ? entries / kSection : sections_of(entries) / 2;
 }
 /// The section that part `part` begins with. Of no more parts than that, the last one has the last
-/// entry and the one before, whose value is read in whole vectors, into the last one's.
+/// kSection entries and more, so nobody else reads the last one's, whole vectors of values
+/// included.
 inline Index first_section_of(Index part, Index parts, Index entries) {
   return sections_of(entries) * part / parts;
 }

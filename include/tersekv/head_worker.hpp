@@ -28,9 +28,9 @@ Index most_in_call(const PolicyType& policy, const Shape& shape, const HeadState
 
 /// One worker's work on one KV head: the verbs of a cache, after all checks, with pages and scratch
 /// at hand; where several workers share a head, each does some part of a verb, and the last of them
-/// the rest. Verbs, and what several of them do with floats, are never inlined: -ffast-math may
-/// round otherwise in every copy of a body, and each way of running it, serial or by threads, must
-/// give the same bits. `next_pages` are of the head that the worker comes to next, if that can be
+/// the rest. What verbs, or several of them, do with floats is never inlined: -ffast-math may round
+/// otherwise in every copy of a body, and each way of running it, serial or by threads, must give
+/// the same bits. `next_pages` are of the head that the worker comes to next, if that can be
 /// said.
 template <class PolicyType, class HeadType>
 class HeadWorker {
@@ -151,8 +151,8 @@ class HeadWorker {
     count_tokens(chunk.k.tokens);
     if (chunk.k.tokens > 1) write_tokens(chunk.k, chunk.v, chunk.token_scores);
   }
-  /// A single token is written by who reads it, and mostly has the rest to do, as a key lies in as
-  /// many cache lines as it has elements. Nobody else comes to where it lies (`first_section_of`).
+  /// A single token is written by who reads it, and mostly has the rest to do, as a key lies in
+  /// many cache lines. Nobody else comes to where it lies (`first_section_of`).
   template <class T>
   [[gnu::noinline]] void extend_part(const Chunk<T>& chunk, Index part, Index parts) {
     const Index tokens = chunk.k.tokens;

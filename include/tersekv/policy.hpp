@@ -58,7 +58,8 @@ struct PolicyBase {
 /// 2. `validate`, `statistics`, `registers`, `alpha`, `max_length`, `observed_rows`: plain numbers
 /// 3. `append`, `observe`, `compress`: bodies over a team and a head, called in this order for each
 ///    new token or chunk; `append` writes nothing but the new entries' columns, which `rewind` lets
-///    go; `compress` removes entries with `remove_entries`
+///    go, as other workers may be reading older entries; `compress` removes entries with
+///    `remove_entries`
 /// 4. `score`
 ///
 /// Deriving from `PolicyBase` gives all of them. It need not be a `Policy<Scorer, Selector,

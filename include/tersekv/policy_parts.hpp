@@ -75,7 +75,8 @@ struct ScorerBase {
   Index registers(const Shape&) const { return 0; }
   /// How many of the last rows of `rows` new tokens are observed.
   Index observed_rows(Index rows) const { return rows; }
-  /// Slots [first, first + count) hold new tokens; `token_scores` is null or [count].
+  /// Slots [first, first + count) hold new tokens, whose columns alone may be written;
+  /// `token_scores` is null or [count].
   template <class Team, class Head>
   TERSEKV_HD void append(Team&, const Head&, Index /*first*/, Index /*count*/,
                          const float* /*token_scores*/) const {}

@@ -38,8 +38,8 @@ struct TaskPlan {
   };
   /// What task `index` is, where worker w does tasks w, w + workers, ... The parts of a head come
   /// before whole heads, but the last after them. So mostly the same worker is the last to be done
-  /// with a head, and does the rest of it, in every call: what a policy keeps of it stays in that
-  /// one's caches. Whole heads are worker head % workers', as if none were shared.
+  /// with a head, and does the rest of it: what a policy keeps of it stays in that one's caches.
+  /// Whole head h is done by worker h % workers, as where none are shared.
   Task task(Index index, Index workers) const {
     const Index early = split * (parts - 1), at = index - early;
     if (at < 0) return {whole + index / (parts - 1), index % (parts - 1)};
