@@ -94,8 +94,10 @@ template <int Rows>
 inline constexpr int kByteVectors = std::max(1, kSumBlock / (Rows > 1 ? 2 * Rows : 4));
 
 /// out[r, i] = scale_i <rows[r], key i> for `vectors` * kLanes entries from `keys` on, or that more
-/// (`add`). As key_tile.
-inline void byte_key_tile(const Int8* keys, const Ahead<Int8>& ahead, bool from_memory,
+/// (`add`). As key_tile. A template, as all of its kind, so that programs without such keys do not
+/// compile it.
+template <class Key>
+inline void byte_key_tile(const Key* keys, const Ahead<Key>& ahead, bool from_memory,
                           Index page_size, Index dims, Index vectors, const ByteRows& rows,
                           Index num_rows, const float* scales, bool add, float* out,
                           Index out_stride) {
@@ -104,7 +106,7 @@ inline void byte_key_tile(const Int8* keys, const Ahead<Int8>& ahead, bool from_
       with_ask_of<Rows>(from_memory, ahead, [&]<simd::Ask ask>() {
         for_runs<kByteVectors<Rows>>(vectors, [&]<int Vectors>(Index v) {
           const Index at = v * simd::kLanes;
-          const Ahead<Int8> asked = r == 0 ? ahead : Ahead<Int8>::none(keys);
+          const Ahead<Key> asked = r == 0 ? ahead : Ahead<Key>::none(keys);
           byte_key_block<Rows, Vectors, ask>(keys + 4 * at, asked.from(4 * at, at * dims),
                                              page_size, dims, rows.from(r), scales + at, add,
                                              out + r * out_stride + at, out_stride);
@@ -176,7 +178,8 @@ inline void byte_value_block(const Int8* values, const Ahead<Int8>& ahead, Index
 }
 
 /// The same for `num_rows` rows and all columns. As value_tile.
-inline void byte_value_tile(const Int8* values, const Ahead<Int8>& ahead, bool from_memory,
+template <class Value>
+inline void byte_value_tile(const Value* values, const Ahead<Value>& ahead, bool from_memory,
                             Index head_dim, Index entries, const float* digits, Index num_rows,
                             Index stride, const float* units, const float* factors, float* sums,
                             Index sum_stride) {

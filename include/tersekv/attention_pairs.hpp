@@ -90,8 +90,10 @@ inline void pair_block(const BFloat16* keys, const BFloat16* ahead, Index lead, 
   }
 }
 
-/// As key_tile, for rows that are also there as `pairs`, or not, if that is null.
-inline void pair_tile(const BFloat16* keys, const Ahead<BFloat16>& ahead, const ReadingOrder& order,
+/// As key_tile, for rows that are also there as `pairs`, or not, if that is null. A template as
+/// byte_key_tile is one.
+template <class Key>
+inline void pair_tile(const Key* keys, const Ahead<Key>& ahead, const ReadingOrder& order,
                       Index page_size, Index head_dim, Index vectors, const float* rows,
                       const float* pairs, Index num_rows, float scale, float* out,
                       Index out_stride) {

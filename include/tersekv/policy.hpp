@@ -51,6 +51,15 @@ struct PolicyBase {
   }
 };
 
+namespace detail {
+/// Of a policy that is made of parts.
+template <class P>
+constexpr bool parts_fit() {
+  if constexpr (requires { P::parts_fit(); }) return P::parts_fit();
+  return true;
+}
+}  // namespace detail
+
 /// What `KVCache` needs of a policy:
 ///
 /// 1. compile-time facts: what it `observes`, whether it `uses_weights`, `needs_token_scores`,
@@ -66,7 +75,7 @@ struct PolicyBase {
 /// Merger>`, keep state of its own (that lives in statistics and registers), or know of sequences,
 /// threads or storage types.
 template <class P>
-concept CachePolicy = std::copyable<P> &&
+concept CachePolicy = std::copyable<P> && detail::parts_fit<P>() &&
     requires(const P& policy, const Shape& shape, Index n, SerialTeam& team,
              const Head<float, float>& head, const HeadView<float, float>& view,
              const Observation& row, const float* scores) {
@@ -151,31 +160,38 @@ TERSEKV_HD void remove_entries(Team& team, const Head& head, std::int32_t* victi
 /// each part must be: `tersekv/policy_parts.hpp`.
 template <class Scorer, class Selector, class Merger>
 class Policy {
-  static_assert(!std::derived_from<Scorer, ScorerBase> || detail::CanObserve<Scorer>,
-                "Policy: the scorer's observe must be `template <class Team, class Head> void "
-                "observe(Team&, const Head&, const Observation&) const`");
-  static_assert(ScorerPart<Scorer>,
-                "Policy: the first template argument must satisfy tersekv::ScorerPart; derive from "
-                "tersekv::ScorerBase and define score(head, slot)");
-  static constexpr bool kObserves = !detail::inherits_observe<Scorer, ScorerBase>;
-  static_assert(Scorer::observes != Observes::nothing || !kObserves,
-                "Policy: the scorer has an observe() that would never be called; say what it "
-                "`observes`");
-  static_assert(Scorer::observes == Observes::nothing || kObserves,
-                "Policy: the scorer says what it `observes`, but has no observe(team, head, row) "
-                "of its own");
-  static_assert(SelectorPart<Selector, Scorer, Merger>,
-                "Policy: the second template argument must satisfy tersekv::SelectorPart; derive "
-                "from tersekv::SelectorBase and define compress(...)");
-  static_assert(MergerPart<Merger, Scorer>,
-                "Policy: the third template argument must satisfy tersekv::MergerPart; derive from "
-                "tersekv::MergerBase and define retire(...), which must accept the scorer");
-
  public:
   static constexpr Observes observes = Scorer::observes;
   static constexpr bool uses_weights = Merger::uses_weights;
   static constexpr bool needs_token_scores = Scorer::needs_token_scores;
   static constexpr bool needs_budget = Selector::needs_budget;
+
+  /// Does not compile unless the parts fit. For who uses the policy: a program that includes all of
+  /// them and uses one is compiled a thirtieth sooner.
+  static constexpr bool parts_fit() {
+    static_assert(!std::derived_from<Scorer, ScorerBase> || detail::CanObserve<Scorer>,
+                  "Policy: the scorer's observe must be `template <class Team, class Head> void "
+                  "observe(Team&, const Head&, const Observation&) const`");
+    static_assert(
+        ScorerPart<Scorer>,
+        "Policy: the first template argument must satisfy tersekv::ScorerPart; derive from "
+        "tersekv::ScorerBase and define score(head, slot)");
+    constexpr bool observed = !detail::inherits_observe<Scorer, ScorerBase>;
+    static_assert(Scorer::observes != Observes::nothing || !observed,
+                  "Policy: the scorer has an observe() that would never be called; say what it "
+                  "`observes`");
+    static_assert(Scorer::observes == Observes::nothing || observed,
+                  "Policy: the scorer says what it `observes`, but has no observe(team, head, row) "
+                  "of its own");
+    static_assert(SelectorPart<Selector, Scorer, Merger>,
+                  "Policy: the second template argument must satisfy tersekv::SelectorPart; derive "
+                  "from tersekv::SelectorBase and define compress(...)");
+    static_assert(
+        MergerPart<Merger, Scorer>,
+        "Policy: the third template argument must satisfy tersekv::MergerPart; derive from "
+        "tersekv::MergerBase and define retire(...), which must accept the scorer");
+    return true;
+  }
 
   Policy() = default;
   bool operator==(const Policy&) const = default;
