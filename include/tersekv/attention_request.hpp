@@ -39,9 +39,9 @@ inline Index sections_of(Index entries) { return (entries + kSection - 1) / kSec
 inline Index most_parts_of(Index entries, bool of_one_section) {
   return of_one_section ? entries / kSection : sections_of(entries) / 2;
 }
-/// The section that part `part` begins with. Of no more parts than that, the last one has the last
-/// kSection entries and more, so nobody else reads the last one's, whole vectors of values
-/// included.
+/// The section that part `part` begins with. Of no more parts than that, the last part has the last
+/// kSection entries at least, so nobody else reads what lies in the last entry's slot, though
+/// values are read in whole vectors.
 inline Index first_section_of(Index part, Index parts, Index entries) {
   return sections_of(entries) * part / parts;
 }

@@ -26,11 +26,11 @@ namespace tersekv {
 /// `workers()` stays what it is. A task is a head, or a part of a long one where heads do not go
 /// round among the workers. Give the same task to the same worker every time, as far as that is
 /// free: what it knows of the head is in its caches. Best are tasks w, w + workers(), ... to worker
-/// w, in this order: it has the same heads in every call then, also of those that several share,
-/// and is guessed to come to t + workers() after t. Tasks are of unlike lengths, so whoever is done
-/// takes from others. A cache holds a copy of its executor, and `clone` makes another, so a pool of
-/// threads comes as a handle to it. Results do not depend on the executor. One that leaves tasks
-/// out, or runs them twice, is noticed where TERSEKV_CHECKED is defined.
+/// w, in this order: it has the same heads in every call then, mostly also of those that several
+/// share, and is guessed to come to head h + workers() after head h. Tasks are of unlike lengths,
+/// so whoever is done takes from others. A cache holds a copy of its executor, and `clone` makes
+/// another, so a pool of threads comes as a handle to it. Results do not depend on the executor.
+/// One that leaves tasks out, or runs them twice, is noticed where TERSEKV_CHECKED is defined.
 struct SerialExecutor {
   int workers() const { return 1; }
   template <class F>
