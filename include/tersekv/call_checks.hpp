@@ -111,7 +111,7 @@ struct CallChecks {
   void attention(Index sequence, const AttentionRows<const float>& given) const {
     rows("rows", sequence, given.rows, 0);  // a compression moves what rows speak of
     if (given.data == nullptr && given.rows > 0) refuse({"rows"}, {"attention"}, {"null"});
-    if (given.rows > 0) check_row_strides(given, config.num_kv_heads, longest(sequence));
+    check_row_strides(given, config.num_kv_heads, longest(sequence));
     for (Index h = 0; h < config.num_kv_heads; ++h) {
       check_attention(given, h, state(sequence, h).length, config.num_q_heads / config.num_kv_heads,
                       config.group_reduce);
@@ -133,7 +133,6 @@ struct CallChecks {
     check_extents("q", chunk.q, tokens, config.num_q_heads, config.head_dim);
     check_extents("out", chunk.out, tokens, config.num_q_heads, config.head_dim);
     check_values("q", chunk.sequence, chunk.q, kMaxMagnitude);
-    if (tokens == 0) return;
     check_written(footprints_of(chunk));
   }
   /// `what`: rows of attention, or queries; `compressed`: so many where no tokens came since.

@@ -49,8 +49,9 @@ struct Footprint {
 };
 
 /// Whether elements lie so far from each other that no memory holds them, and counting bytes from
-/// one to another may overflow.
+/// one to another may overflow. Of no tokens none do, whatever the strides.
 inline bool reaches_too_far(const Footprint& view) {
+  if (view.extents[0] == 0) return false;
   double bytes = 0;
   for (std::size_t axis = 0; axis < 3; ++axis) {
     if (view.extents[axis] <= 1) continue;
@@ -103,8 +104,9 @@ inline bool same_elements(const Footprint& a, const Footprint& b) {
 }
 
 /// Whether two indices of the view may name the same element: with strides in order of size, each
-/// must step over everything the smaller ones reach.
+/// must step over everything the smaller ones reach. Of no tokens none do, whatever the strides.
 inline bool overlaps_itself(const Footprint& view) {
+  if (view.extents[0] == 0) return false;
   std::array<std::pair<Index, Index>, 3> axes;
   for (std::size_t axis = 0; axis < 3; ++axis) {
     // The stride of one index may be any number.

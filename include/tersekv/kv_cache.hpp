@@ -31,12 +31,13 @@ namespace tersekv {
 /// `append`, `attend`, `observe` and `compress`, in that order, for engines with an attention
 /// kernel of their own.
 ///
-/// Move-only; `clone` copies. Calls on one cache must not overlap, nor calls on caches that share a
-/// pool; but those that change nothing (const, other than `clone`) may overlap each other. All are
-/// synchronous, with the same bits whatever the executor, and allocate nothing at the budget (but a
-/// list, for more than 80 chunks). A call that throws leaves the cache as it was: std::bad_alloc,
-/// std::invalid_argument for bad arguments, std::length_error beyond 2^31 - 1 tokens;
-/// std::logic_error, where a policy or executor breaks its word, may leave what can be cleared.
+/// Moved, never copied (`clone` does that) or assigned: a vector of caches grows, but erases none.
+/// Calls on one cache must not overlap, nor calls on caches that share a pool; but those that
+/// change nothing (const, other than `clone`) may overlap each other. All are synchronous, with the
+/// same bits whatever the executor, and allocate nothing at the budget (but a list, for more than
+/// 80 chunks). A call that throws leaves the cache as it was: std::bad_alloc, std::invalid_argument
+/// for bad arguments, std::length_error beyond 2^31 - 1 tokens; std::logic_error, where a policy or
+/// executor breaks its word, may leave what can be cleared.
 template <class PolicyType, StoredElement KeyCodec = float, StoredElement ValueCodec = KeyCodec,
           class Executor = SerialExecutor>
 class KVCache {

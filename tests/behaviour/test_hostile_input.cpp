@@ -216,6 +216,13 @@ TEST_CASE("hostile: zero tokens are no mistake and change nothing") {
   CHECK_NOTHROW(trial.cache.extend(by_heads));
   CHECK_NOTHROW(trial.cache.append(0, none.k, none.v));
   CHECK_NOTHROW(trial.cache.attend(0, none.q, none.out));
+  const AttentionRows<float> no_rows{trial.tokens.out.data(), 0, 0, 0};
+  CHECK_NOTHROW(trial.cache.attend(0, by_heads.q, by_heads.out, {.rows = no_rows}));
+  CHECK(refused(
+      [&] {
+        trial.cache.attend(0, by_heads.q, by_heads.out, {.rows = {no_rows.data, 1}});
+      },
+      {"rows", "expected 0, got 1"}));
   CHECK_NOTHROW(trial.cache.observe(0, none.q));
   CHECK_NOTHROW(trial.cache.observe(0, AttentionRows<const float>{}));
   CHECK_NOTHROW(trial.cache.extend(std::span<const Chunk<float>>{}));
