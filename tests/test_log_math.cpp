@@ -156,25 +156,3 @@ TEST_CASE("log_at_most is no more than the logarithm, and near it") {
   CHECK(high > 0.055f);
   CHECK(high < 0.06f);
 }
-
-TEST_CASE("exp_at_most is no more than the exponential, and near it") {
-  Random random(38);
-  double low = 1, high = 0;
-  for (int i = 0; i < 200'000; ++i) {
-    const float x = i == 0 ? 0.0f : random.uniform(i % 2 == 0 ? -87.0f : -2.0f, 0);
-    const float most = tersekv::detail::exp_at_most(x);
-    const double share = static_cast<double>(most) / std::exp(static_cast<double>(x));
-    REQUIRE(share <= 1.0);
-    REQUIRE(tersekv::detail::exp_at_most(simd::broadcast(x))[0] <= most * (1 + 1e-6f));
-    REQUIRE(tersekv::detail::exp_at_most(simd::broadcast(x))[0] >= most * (1 - 1e-6f));
-    low = std::min(low, share);
-    high = std::max(high, share);
-  }
-  CHECK(low > 0.94);
-  CHECK(low < 0.943);
-  CHECK(high > 0.9999);
-  for (const float x : {-88.0f, -1000.0f, -1e38f}) {
-    const float most = tersekv::detail::exp_at_most(x);
-    CHECK((most > 0.0f && most < 2e-38f));
-  }
-}

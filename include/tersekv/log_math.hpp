@@ -120,17 +120,6 @@ TERSEKV_HD inline Float log_at_most(Float x) {
   return LaneTraits<Float>::to_float(bits - (127 << 23)) * (ln2 / (1 << 23));
 }
 
-/// No more than e^x for x in [-87, 0], by 6 % at most, and quick: a chord of the exponential
-/// between powers of two, which is above it by up to 2^0.08608, from as much lower on. What is
-/// below -87 counts as that.
-template <class Float>
-TERSEKV_HD inline Float exp_at_most(Float x) {
-  constexpr float unit = 1 << 23, log2e = 1.44269504088896341f;
-  const Float within = higher(x, Float{} - 87.0f);
-  return bit_copy<Float>(
-      LaneTraits<Float>::truncate(within * (log2e * unit) + (127.0f - 0.0861f) * unit));
-}
-
 /// 1 - e^x for x in [-87, 0], relative error below 4e-7.
 template <class Float>
 TERSEKV_HD inline Float one_minus_exp(Float x) {

@@ -145,6 +145,7 @@ class SerialTeam {
     Index best = -1;
     float best_key = kBarred;
     const auto look_at = [&](Index slot) {
+      if (slot == best) return;
       const float here = key(slot);
       const bool level = here == best_key && best >= 0;
       if (here < best_key || (level && head.position(slot) < head.position(best))) {

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "tersekv/c_math.hpp"
 #include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
-#include "tersekv/scorers/mass_bounds.hpp"
 
 namespace tersekv {
 
@@ -36,10 +36,8 @@ struct PredictedMass : ScorerBase {
   }
   /// ln S per query head, then m.
   TERSEKV_HD Index statistics(const Shape& shape) const { return shape.group_size + 1; }
-  /// lse per query head of the latest query, the group's mean query, then those of MassBounds.
-  Index registers(const Shape& shape) const {
-    return shape.group_size + shape.head_dim + detail::MassBounds::kRegisters;
-  }
+  /// lse per query head of the latest query, the group's mean query, ln decay, ln group_size.
+  Index registers(const Shape& shape) const { return shape.group_size + shape.head_dim + 2; }
   Index observed_rows(Index rows) const { return std::min(rows, window); }
 
   template <class Team, class Head>
@@ -59,7 +57,9 @@ struct PredictedMass : ScorerBase {
     });
     team.for_each(group, [&](Index g) {
       head.reg(g) = row.lse[g];
-      if (g == 0) detail::MassBounds::note_query(head, log_decay);
+      if (g > 0) return;
+      head.reg(group + dim) = log_decay;
+      head.reg(group + dim + 1) = detail::log(static_cast<float>(group));
     });
     team.for_each(dim, [&](Index j) {
       float sum = 0;
@@ -71,24 +71,37 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD float score(const Head& head, Slot slot) const {
     return log_mass(head, slot);
   }
-  /// Lower bounds of `score`: one that is near, and one that is quick.
+  /// Lower bounds of `score`: one that differs by rounding, as vectors' may, and one that is quick:
+  /// as if averages lacked nothing, and with a_g = ln S_g - lse_g,
+  ///
+  ///   ln sum_g exp(a_g) >= max_g a_g,  mean_g a_g + ln group_size (Jensen's inequality)
   template <class Head, class Slot>
   TERSEKV_HD auto least_score(const Head& head, Slot slot) const {
-    return detail::MassBounds::least_log_mass(head, slot);
+    return less_rounding(head, log_mass(head, slot));
   }
   template <class Head, class Slot>
   TERSEKV_HD auto rough_score(const Head& head, Slot slot) const {
-    return detail::MassBounds::rough_log_mass(head, slot);
+    const Index group = head.shape().group_size;
+    const float share = 1.0f / static_cast<float>(group);
+    const auto of_head = [&](Index g) { return head.stat(g, slot) - head.reg(g); };
+    auto most = of_head(0), mean = most * share;
+    for (Index g = 1; g < group; ++g) {
+      most = detail::higher(of_head(g), most);
+      mean = mean + of_head(g) * share;  // no sum beyond what the terms are
+    }
+    const auto sum = detail::higher(most, mean + head.reg(group + head.head_dim() + 1));
+    return less_rounding(head, sum) + detail::log_at_most(head.weight(slot));
   }
 
   /// ln of the predicted mass of the group.
   template <class Head, class Slot>
-  TERSEKV_HD float log_mass(const Head& head, Slot slot) const {
+  TERSEKV_HD auto log_mass(const Head& head, Slot slot) const {
     const Index group = head.shape().group_size;
     const auto of_head = [&](Index g) { return head.stat(g, slot) - head.reg(g); };
-    float highest = of_head(0), sum = 0;
-    for (Index g = 1; g < group; ++g) highest = of_head(g) > highest ? of_head(g) : highest;
-    for (Index g = 0; g < group; ++g) sum += detail::exp_of_negative(of_head(g) - highest);
+    auto highest = of_head(0);
+    for (Index g = 1; g < group; ++g) highest = detail::higher(of_head(g), highest);
+    auto sum = detail::exp_of_negative(of_head(0) - highest);
+    for (Index g = 1; g < group; ++g) sum = sum + detail::exp_of_negative(of_head(g) - highest);
     return highest + detail::log_of(sum) - log_missing(head, slot) +
            detail::log_of(head.weight(slot));
   }
@@ -121,9 +134,17 @@ struct PredictedMass : ScorerBase {
  private:
   /// By how much the entry's averages fall short in logarithms, as they have few queries.
   template <class Head, class Slot>
-  TERSEKV_HD static float log_missing(const Head& head, Slot slot) {
-    return detail::log_missing(detail::MassBounds::log_decay(head),
-                               head.int_stat(head.shape().group_size, slot));
+  TERSEKV_HD static auto log_missing(const Head& head, Slot slot) {
+    using Float = std::remove_cvref_t<decltype(head.stat(0, slot))>;
+    const Index group = head.shape().group_size;
+    return detail::log_missing<Float>(head.reg(group + head.head_dim()),
+                                      head.int_stat(group, slot));
+  }
+  /// Rounding grows with the terms of the sums, which are a few hundred at most beside log_mass.
+  template <class Head, class Float>
+  TERSEKV_HD static Float less_rounding(const Head& head, Float log_mass) {
+    const float each = 2e-6f + 6e-8f * static_cast<float>(head.shape().group_size);
+    return log_mass - (detail::magnitude(log_mass) * each + 100.0f * each);
   }
 };
 
