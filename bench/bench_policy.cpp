@@ -127,6 +127,11 @@ const bool added = [] {
   add_policies<float>(at(kHeads[0], kContexts[2], kBudgetPercents[0]));
   add_policies<float>(at(kHeads[1], kContexts[1], kBudgetPercents[1]));
   add_policies<BFloat16>(at(kHeads[0], kContexts[1], kBudgetPercents[1]));
+  for (const Index budget : {511, 512}) {  // a step works on one entry more: a page more, or none
+    for (const Heads& heads : kHeads) {
+      add_policy<BFloat16>("h2o", {heads, kContexts[1], budget}, make_h2o());
+    }
+  }
   return true;
 }();
 

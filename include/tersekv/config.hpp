@@ -58,7 +58,9 @@ struct CacheConfig {
   Index num_q_heads = 0;  ///< a multiple of num_kv_heads
   Index num_kv_heads = 0;
   Index head_dim = 0;
-  Budget budget = {};  ///< entries per KV head, for policies that have one
+  /// Entries per KV head, for policies that have one. A decode step works on one more: a budget one
+  /// below whole pages (511) takes a page a head and some time less than one of whole pages.
+  Budget budget = {};
   Index layer = 0;     ///< for policies that leave the first layers uncompressed
   float scale = 0.0f;  ///< of the logits; 0 means 1 / sqrt(head_dim)
   GroupReduce group_reduce = GroupReduce::sum;
