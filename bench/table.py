@@ -6,6 +6,7 @@ import sys
 
 COLUMNS = {
     "read_bandwidth": ["GB/s", "label"],
+    "products": ["GFLOP/s", "peak_GFLOP/s", "over_peak", "GB/s"],
     "attention": ["us_per_layer", "GB/s", "read_GB/s_at_this_size", "fraction_of_read_bandwidth",
                   "vs_full"],
     "policy": ["append_us", "attend_us", "observe_us", "compress_us", "policy_over_attend",

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "../bandwidth.hpp"
+#include "../multiply_add.hpp"
 #include "threads.hpp"
 
 // What the machine could do at best: the two sides of the roofline.
@@ -67,27 +68,17 @@ class SharedRead {
   bool large_ = false;
 };
 
-/// Chains of multiplications and additions that depend on nothing but themselves: enough of them to
-/// hide the latency, few enough for the registers. Two operations per lane and turn of a chain.
+/// Operations on floats per second of threads that do nothing else.
 inline double multiply_add_rate(int threads) {
-  constexpr int kChains = 10;
-  constexpr Index kTurns = 1 << 18;
   const Threads executor(threads);
-  const auto work = [&](Index, int worker) {
-    simd::Floats chains[kChains];
-    for (int c = 0; c < kChains; ++c) chains[c] = simd::broadcast(static_cast<float>(c + worker));
-    const simd::Floats factor = simd::broadcast(0.999f), term = simd::broadcast(1e-3f);
-    for (Index turn = 0; turn < kTurns; ++turn) {
-#pragma GCC unroll 16
-      for (int c = 0; c < kChains; ++c) chains[c] = chains[c] * factor + term;
-    }
-    for (int c = 0; c < kChains; ++c) {
-      float sum = simd::sum(chains[c]);
-      asm volatile("" : : "m"(sum));
-    }
-  };
-  const double seconds = bench::seconds_of([&] { executor.run(threads, work); });
-  return 2.0 * simd::kLanes * kChains * static_cast<double>(kTurns) * threads / seconds;
+  double of_one = 0;
+  const double seconds = bench::seconds_of([&] {
+    executor.run(threads, [&](Index, int worker) {
+      const double operations = bench::multiply_add_in_registers(worker);
+      if (worker == 0) of_one = operations;
+    });
+  });
+  return of_one * threads / seconds;
 }
 
 /// Seconds of Eigen's product of two size x size matrices of floats; -1 without Eigen.
