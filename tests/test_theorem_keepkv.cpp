@@ -241,3 +241,18 @@ TEST_CASE("a zero query leaves the mean key as it is under along_query") {
   const double share = std::exp(1.0) / (std::exp(1.0) + 3 * std::exp(4.0));
   CHECK(close_all(head.key(0), std::vector<double>{share * 2 + (1 - share) * 6, 0}, 1e-5, 1e-6));
 }
+
+TEST_CASE("along_query moves no key for a divergence that is rounding") {
+  Random random(9);
+  const std::vector<float> query{0.5f, 1}, zero{0, 0}, value{1, 1};
+  for (int trial = 0; trial < 200; ++trial) {
+    ZipHead head(KeyRule::along_query, 2, 1.0f);
+    head.push(zero.data(), value.data(), static_cast<float>(random.integer(1, 50)));
+    head.push(zero.data(), value.data(), static_cast<float>(random.integer(1, 50)));
+    const float both = random.uniform(-5, 5);
+    const std::vector<float> scores{both, both};
+    head.predict(query.data(), scores.data());
+    head.merge(0, 1);
+    CHECK(head.key(0) == zero);
+  }
+}

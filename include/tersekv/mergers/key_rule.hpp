@@ -15,9 +15,10 @@ namespace tersekv {
 ///   along_query:  k = mean - q KL(pi || p/P) / (scale |q|^2); no correction for a zero query
 ///
 /// with votes p, P = p_e + p_c, predicted log-scores l, tau = ln(p_e exp(l_e) + p_c exp(l_c)) - ln
-/// P. `scale` is the paper's; `along_query` is the smallest change of the mean that makes the logit
-/// tau. Where several query heads share the entry, l is the mean of their predicted log-scores and
-/// q the mean of the latest queries.
+/// P. `scale` is the paper's, whose denominator, where it should be zero, may be rounding, as may
+/// then the key; `along_query` is the smallest change of the mean that makes one query head's logit
+/// tau, and none where KL is what rounding may leave of 0. Where several query heads share the
+/// entry, l is the mean of their predicted log-scores and q the mean of the latest queries.
 enum class KeyRule { mean, scale, along_query };
 
 namespace detail {
@@ -50,9 +51,9 @@ TERSEKV_HD MergedKey merged_key(KeyRule rule, const Head& head, const PredictedM
     }
     const float divergence =
         relative_entropy(share_e, p_e / total) + relative_entropy(share_c, p_c / total);
-    // A query too small to move a key along counts as zero.
+    // A query too small to move a key along counts as zero, as does a divergence of rounding alone.
     const float norm = head.shape().scale * square;
-    if (norm > 1e-30f) return {share_e, share_c, divergence / norm};
+    if (norm > 1e-30f && divergence > 3e-7f) return {share_e, share_c, divergence / norm};
   }
   return {share_e, share_c};
 }

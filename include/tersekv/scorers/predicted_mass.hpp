@@ -7,6 +7,7 @@
 #include "tersekv/c_math.hpp"
 #include "tersekv/log_math.hpp"
 #include "tersekv/policy.hpp"
+#include "tersekv/scorers/mass_bounds.hpp"
 
 namespace tersekv {
 
@@ -25,9 +26,10 @@ namespace tersekv {
 /// O(group_size n) per query. Memory: group_size + 1 numbers per entry.
 struct PredictedMass : ScorerBase {
   static constexpr Observes observes = Observes::logits;
-  float decay = 0.98f;  ///< 1e-6 to 0.9999 (nearer 1, ln decay is lost beside a float's logit); the
-                        ///< paper's alpha_ema
-  Index window = 32;    ///< >= 1
+  /// 1e-6 to 0.9999; the paper's alpha_ema. The longer an average remembers, the more of it is
+  /// rounded away: of ln S some 1e-5 with 0.98 and logits of 20 to 60, 1e-3 with 0.999.
+  float decay = 0.98f;
+  Index window = 32;  ///< >= 1
   bool operator==(const PredictedMass&) const = default;
 
   void validate(const Shape&) const {
@@ -48,8 +50,7 @@ struct PredictedMass : ScorerBase {
     team.for_each_vector(asked, row.visible, [&](auto slot) {
       const auto queries = head.int_stat(group, slot);
       for (Index g = 0; g < group; ++g) {
-        const float* logits = row.logits + g * row.logit_stride;
-        const auto now = log_gain + element_at(logits, slot);
+        const auto now = log_gain + element_at(row.logits + g * row.logit_stride, slot);
         const auto both = detail::log_add(log_decay + head.stat(g, slot), now);
         head.set_stat(g, slot, detail::choose(queries == 0, now, both));
       }
@@ -57,9 +58,8 @@ struct PredictedMass : ScorerBase {
     });
     team.for_each(group, [&](Index g) {
       head.reg(g) = row.lse[g];
-      if (g > 0) return;
-      head.reg(group + dim) = log_decay;
-      head.reg(group + dim + 1) = detail::log(static_cast<float>(group));
+      if (g == 0) head.reg(group + dim) = log_decay;
+      if (g == 0) head.reg(group + dim + 1) = detail::log(static_cast<float>(group));
     });
     team.for_each(dim, [&](Index j) {
       float sum = 0;
@@ -71,26 +71,14 @@ struct PredictedMass : ScorerBase {
   TERSEKV_HD float score(const Head& head, Slot slot) const {
     return log_mass(head, slot);
   }
-  /// Lower bounds of `score`: one that differs by rounding, as vectors' may, and one that is quick:
-  /// as if averages lacked nothing, and with a_g = ln S_g - lse_g,
-  ///
-  ///   ln sum_g exp(a_g) >= max_g a_g,  mean_g a_g + ln group_size (Jensen's inequality)
+  /// Lower bounds of `score`: one that differs by rounding alone, and one that is quick.
   template <class Head, class Slot>
   TERSEKV_HD auto least_score(const Head& head, Slot slot) const {
-    return less_rounding(head, log_mass(head, slot));
+    return detail::less_rounding(head, log_mass(head, slot));
   }
   template <class Head, class Slot>
   TERSEKV_HD auto rough_score(const Head& head, Slot slot) const {
-    const Index group = head.shape().group_size;
-    const float share = 1.0f / static_cast<float>(group);
-    const auto of_head = [&](Index g) { return head.stat(g, slot) - head.reg(g); };
-    auto most = of_head(0), mean = most * share;
-    for (Index g = 1; g < group; ++g) {
-      most = detail::higher(of_head(g), most);
-      mean = mean + of_head(g) * share;  // no sum beyond what the terms are
-    }
-    const auto sum = detail::higher(most, mean + head.reg(group + head.head_dim() + 1));
-    return less_rounding(head, sum) + detail::log_at_most(head.weight(slot));
+    return detail::rough_log_mass(head, slot);
   }
 
   /// ln of the predicted mass of the group.
@@ -139,12 +127,6 @@ struct PredictedMass : ScorerBase {
     const Index group = head.shape().group_size;
     return detail::log_missing<Float>(head.reg(group + head.head_dim()),
                                       head.int_stat(group, slot));
-  }
-  /// Rounding grows with the terms of the sums, which are a few hundred at most beside log_mass.
-  template <class Head, class Float>
-  TERSEKV_HD static Float less_rounding(const Head& head, Float log_mass) {
-    const float each = 2e-6f + 6e-8f * static_cast<float>(head.shape().group_size);
-    return log_mass - (detail::magnitude(log_mass) * each + 100.0f * each);
   }
 };
 
