@@ -74,11 +74,11 @@ struct PredictedMass : ScorerBase {
   /// Lower bounds of `score`: one that differs by rounding alone, and one that is quick.
   template <class Head, class Slot>
   TERSEKV_HD auto least_score(const Head& head, Slot slot) const {
-    return detail::less_rounding(head, log_mass(head, slot));
+    return detail::MassBounds::less_rounding(head, log_mass(head, slot));
   }
   template <class Head, class Slot>
   TERSEKV_HD auto rough_score(const Head& head, Slot slot) const {
-    return detail::rough_log_mass(head, slot);
+    return detail::MassBounds::rough_log_mass(head, slot);
   }
 
   /// ln of the predicted mass of the group.
