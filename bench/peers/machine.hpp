@@ -73,9 +73,9 @@ inline double multiply_add_rate(int threads) {
   const Threads executor(threads);
   double of_one = 0;
   const double seconds = bench::seconds_of([&] {
-    executor.run(threads, [&](Index, int worker) {
-      const double operations = bench::multiply_add_in_registers(worker);
-      if (worker == 0) of_one = operations;
+    executor.run(threads, [&](Index task, int) {
+      const double operations = bench::multiply_add_in_registers(static_cast<int>(task));
+      if (task == 0) of_one = operations;
     });
   });
   return of_one * threads / seconds;
