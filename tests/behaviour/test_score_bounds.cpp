@@ -69,6 +69,13 @@ struct OwnSelector : tersekv::SelectorBase {
 /// By how much a bound of a logarithm may be lower.
 constexpr float kLogGap = 0.06f;
 
+/// And by how much for rounding.
+template <class Head>
+float rounding_of(const Head& head, float score) {
+  const auto group = static_cast<float>(head.shape().group_size);
+  return (3e-6f + 7e-8f * group) * (100 + std::abs(score));
+}
+
 void check_bounds(const Cache& cache) {
   const auto& scorer = cache.policy().scorer();
   for (Index h = 0; h < kKv; ++h) {
@@ -79,7 +86,7 @@ void check_bounds(const Cache& cache) {
       CHECK(least < score);
       CHECK(rough < score);
       const auto group = static_cast<float>(head.shape().group_size);
-      const float rounding = (3e-6f + 7e-8f * group) * (100 + std::abs(score));
+      const float rounding = rounding_of(head, score);
       CHECK(score <= least + rounding);
       // Of the heads' sum the roughest is its highest term, and averages that lack something are
       // higher than they look by no more than after one query.
@@ -91,8 +98,7 @@ void check_bounds(const Cache& cache) {
   }
 }
 
-/// The bounds of several entries at a time are near those of each, which is all that is said of
-/// either: near scores, and below them.
+/// The same bounds, worked out for several entries at a time.
 void check_bounds_in_vectors(const Cache& cache) {
   const auto& scorer = cache.policy().scorer();
   for (Index h = 0; h < kKv; ++h) {
@@ -107,7 +113,7 @@ void check_bounds_in_vectors(const Cache& cache) {
         const float score = scorer.score(head, first + lane);
         CHECK(least[lane] < score);
         CHECK(rough[lane] < score);
-        CHECK(score <= least[lane] + (3e-6f + 7e-8f * 256) * (100 + std::abs(score)));
+        CHECK(score <= least[lane] + rounding_of(head, score));
       }
     }
   }
